@@ -1,0 +1,170 @@
+"""One row a metric: the only place where a metric's name, unit, help, labels and bounds are written.
+
+Registration, creation at zero, the exporters and the documentation page all read this table. Names are API: changing one,
+or a bound, breaks dashboards. Names here carry no prefix; exporters add `PREFIX`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from tritonprobe.model import FALLBACK_REASONS, TIERS, TRIAL_OUTCOMES
+
+PREFIX = "tritonprobe_"
+
+Kind = Literal["counter", "gauge", "histogram", "info"]
+Merge = Literal["sum", "max", "min"]
+"""How a gauge of several processes becomes one."""
+
+# Bounds in seconds. 1-2-5 from 1 ms to 100 s, then 200 and 600: real stalls exceed 10 s (a rank's compile has outlasted a
+# 600 s watchdog). TTFT takes OpenTelemetry's gen_ai bounds and goes on to 600.
+COLD_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 600)
+TTFT_BOUNDS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 300, 600,
+)  # fmt: skip
+TPOT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row. ``created`` lists the label values that exist at 0 from the start, so that `increase()` sees a first event."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    merge: Merge = "sum"
+    created: tuple[tuple[str, ...], ...] = ()
+
+
+def _enum(*values: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    return tuple(product(*values))
+
+
+LAUNCHES = Metric(
+    "launches_total",
+    "counter",
+    "Launch calls of a kernel, empty grids and calls that raised included; trials and warm-ups are counted apart.",
+    ("kernel", "bucket"),
+)
+LAUNCH_ERRORS = Metric("launch_errors_total", "counter", "Launch calls that raised.", ("kernel", "error"))
+WARMUPS = Metric("warmups_total", "counter", "Calls of kernel.warmup: compiled, not launched.", ("kernel", "bucket"))
+TRIALS = Metric(
+    "autotune_trials_total", "counter", "Launches made to benchmark autotune configurations.", ("kernel", "bucket")
+)
+LOOKUPS = Metric(
+    "cache_lookups_total", "counter", "Variant lookups by the tier that answered.", ("kernel", "bucket", "tier")
+)
+COLD_SECONDS = Metric(
+    "cold_seconds_total", "counter", "Wall time of cold calls by phase.", ("kernel", "phase", "rank")
+)
+COLD_CALL_SECONDS = Metric(
+    "cold_call_seconds",
+    "histogram",
+    "Wall time of cold calls, by the dearest tier each one reached.",
+    ("tier",),
+    bounds=COLD_BOUNDS,
+    created=_enum(TIERS),
+)
+COLD_IN_PROGRESS = Metric(
+    "cold_call_start_timestamp_seconds",
+    "gauge",
+    "When the oldest cold call in progress began, Unix time; absent while none is.",
+    ("rank",),
+    merge="min",
+)
+RECOMPILES = Metric(
+    "recompiles_total",
+    "counter",
+    "New variants of a kernel that had one already, by the argument or option that changed.",
+    ("kernel", "cause"),
+)
+VARIANTS = Metric("variants", "gauge", "Variants of a kernel seen by this process.", ("kernel",))
+AUTOTUNE_SECONDS = Metric("autotune_seconds_total", "counter", "Wall time of autotune sessions.", ("kernel",))
+AUTOTUNE_CONFIGS = Metric(
+    "autotune_configs_total",
+    "counter",
+    "Autotune configurations tried, by outcome.",
+    ("outcome",),
+    created=_enum((*TRIAL_OUTCOMES, "pruned")),
+)
+OP_CALLS = Metric("op_calls_total", "counter", "Calls of an op by the path that answered.", ("op", "bucket", "path"))
+FALLBACKS = Metric("fallbacks_total", "counter", "Op calls that took the fallback, by reason.", ("op", "bucket", "reason"))
+TTFT = Metric(
+    "time_to_first_token_seconds",
+    "histogram",
+    "From a request's arrival to its first token.",
+    ("model",),
+    bounds=TTFT_BOUNDS,
+)
+TPOT = Metric(
+    "time_per_output_token_seconds",
+    "histogram",
+    "Mean time between a request's output tokens after the first.",
+    ("model",),
+    bounds=TPOT_BOUNDS,
+)
+EXPOSURE = Metric(
+    "request_exposure_seconds",
+    "histogram",
+    "How much of a request's life a stall covered: an upper bound on its delay.",
+    ("phase", "waited"),
+    bounds=TTFT_BOUNDS,
+    created=_enum(("before_first_token", "after_first_token"), ("in_batch", "queued")),
+)
+READY = Metric(
+    "ready_timestamp_seconds", "gauge", "When the process declared itself ready, Unix time; absent before.", merge="max"
+)
+STARTUP_COLD = Metric(
+    "startup_cold_seconds", "gauge", "Wall time of cold calls before ready, by phase; frozen at ready.", ("phase",)
+)
+AFTER_READY = Metric(
+    "cold_calls_after_ready_total",
+    "counter",
+    "Cold calls of serving threads after ready, by tier: each is an incident.",
+    ("tier",),
+    created=_enum(TIERS),
+)
+AFTER_READY_BY_KERNEL = Metric(
+    "cold_calls_after_ready_by_kernel_total",
+    "counter",
+    "Cold calls after ready by kernel, bucket and tier.",
+    ("kernel", "bucket", "tier"),
+)
+SERIES_DROPPED = Metric(
+    "series_dropped_total", "counter", "Series that a bound sent to `other`, by metric.", ("metric",)
+)
+ERRORS = Metric("errors_total", "counter", "Faults of tritonprobe itself, by part.", ("part",))
+INFO = Metric("info", "info", "Versions and device of the probed process.", ("version", "triton", "device", "binder"))
+
+METRICS: tuple[Metric, ...] = (
+    LAUNCHES,
+    LAUNCH_ERRORS,
+    WARMUPS,
+    TRIALS,
+    LOOKUPS,
+    COLD_SECONDS,
+    COLD_CALL_SECONDS,
+    COLD_IN_PROGRESS,
+    RECOMPILES,
+    VARIANTS,
+    AUTOTUNE_SECONDS,
+    AUTOTUNE_CONFIGS,
+    OP_CALLS,
+    FALLBACKS,
+    TTFT,
+    TPOT,
+    EXPOSURE,
+    READY,
+    STARTUP_COLD,
+    AFTER_READY,
+    AFTER_READY_BY_KERNEL,
+    SERIES_DROPPED,
+    ERRORS,
+    INFO,
+)
+# The closed list of reasons lives in the model; `fallbacks_total` is created per op when the op is declared.
+FALLBACK_LABELS = FALLBACK_REASONS

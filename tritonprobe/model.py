@@ -1,0 +1,197 @@
+"""The frozen types that flow through tritonprobe.
+
+Everything here is data: no Triton, no clock, no lock. Times are integers in nanoseconds. A ``*_ns`` field on the
+monotonic clock (``time.monotonic_ns``) orders events of one host; ``unix_ns`` places them on the calendar. What was not
+measured is ``None``, never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+Tier = Literal["memory", "disk", "remote", "compile"]
+"""Where a variant was found. Tuning is a phase, never a tier."""
+TIERS: tuple[Tier, ...] = get_args(Tier)
+
+Mode = Literal["launch", "trial", "warmup"]
+"""What a call of a kernel was for: a user's launch, an autotune trial, or a ``kernel.warmup``."""
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+Path = Literal["triton", "fallback"]
+"""Which way an op went."""
+
+FallbackReason = Literal[
+    "unsupported_shape",
+    "unsupported_dtype",
+    "unsupported_layout",
+    "supports_error",
+    "compile_error",
+    "out_of_resources",
+    "autotune_failed",
+    "cold",
+    "budget",
+    "rare",
+    "circuit_open",
+]
+FALLBACK_REASONS: tuple[FallbackReason, ...] = get_args(FallbackReason)
+
+TrialOutcome = Literal["ok", "out_of_resources", "compile_assertion", "ptxas_error", "error"]
+"""What became of one autotune configuration."""
+TRIAL_OUTCOMES: tuple[TrialOutcome, ...] = get_args(TrialOutcome)
+
+OTHER = "other"
+"""The label value that takes what a bound turned away, and the phase that takes what no other phase named."""
+
+# Every phase a cold call can spend time in, in the order a reader expects them. Compiler stages are the backend's own
+# names (the five of NVIDIA and the two that AMD adds); a stage not listed here is still recorded, under its name.
+STAGES: tuple[str, ...] = ("ttir", "ttgir", "llir", "ptx", "cubin", "amdgcn", "hsaco")
+PHASES: tuple[str, ...] = (
+    "process_init",
+    "binder",
+    "lookup",
+    "frontend",
+    *STAGES,
+    "cache_read",
+    "cache_write",
+    "launcher_build",
+    "module_load",
+    "autotune",
+    "first_launch",
+    OTHER,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgClass:
+    """What Triton made of one argument when it chose a variant.
+
+    ``type`` is Triton's own (``*fp16``, ``i32``, ``constexpr``, ``option``); ``value`` is the specialisation in the
+    words of the reports: ``%16``, ``==1``, ``unaligned``, ``other``, ``None``, or the constant itself.
+    """
+
+    type: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One specialisation of a kernel: the classes that decide which binary is compiled.
+
+    ``args`` maps each argument (or element of a tuple argument, ``s[1]``) to its class, in signature order; ``options``
+    maps each compiler option to its value as text.
+    """
+
+    kernel: str
+    args: tuple[tuple[str, ArgClass], ...]
+    options: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One autotune configuration that was tried. ``seconds`` is the benchmark's median, None where nothing was measured."""
+
+    config: str
+    outcome: TrialOutcome
+    seconds: float | None
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """One tuning session of an autotuned kernel: its trials, what pruning removed, and who won."""
+
+    key: str
+    trials: tuple[Trial, ...]
+    pruned: int
+    winner: str | None
+    from_disk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ColdCall:
+    """A call that did more than launch.
+
+    ``phases`` maps names to nanoseconds of exclusive time and adds up to ``end_ns - start_ns``. ``lookups`` counts where
+    the variants of this one call were found (an autotuned call looks up many). ``tier`` is the dearest of them.
+    ``reasons`` says why the call was cold, one line an argument (``n: %16 -> ==1``). ``error`` is the exception's type
+    name if the call raised.
+    """
+
+    kernel: str
+    bucket: str
+    tier: Tier
+    start_ns: int
+    end_ns: int
+    unix_ns: int
+    phases: tuple[tuple[str, int], ...]
+    lookups: tuple[tuple[Tier, int], ...]
+    reasons: tuple[str, ...]
+    mode: Mode = "launch"
+    kind: str = "triton"
+    variant: Variant | None = None
+    hash: str | None = None
+    tuning: Tuning | None = None
+    error: str | None = None
+    thread: int = 0
+    background: bool = False
+    after_ready: bool = False
+
+    @property
+    def wall_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Nanoseconds of a request's life that lay in the stall: in its own steps, or while it waited. An upper bound on delay."""
+
+    in_batch_ns: int = 0
+    queued_ns: int = 0
+
+    @property
+    def total_ns(self) -> int:
+        return self.in_batch_ns + self.queued_ns
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCost:
+    """One finished request: when it lived, when tokens came, and how much of its life a stall covered.
+
+    ``before`` and ``after`` split the exposure at the first token; without a first token all of it is ``before``.
+    """
+
+    id: str
+    model: str
+    start_ns: int
+    first_token_ns: int | None
+    end_ns: int
+    unix_ns: int
+    tokens: int
+    before: Exposure = field(default_factory=Exposure)
+    after: Exposure = field(default_factory=Exposure)
+    error: str | None = None
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """Time to first token, or None if none came."""
+        return None if self.first_token_ns is None else self.first_token_ns - self.start_ns
+
+    @property
+    def tpot_ns(self) -> float | None:
+        """Time per output token after the first, or None with fewer than two tokens."""
+        if self.first_token_ns is None or self.tokens < 2:
+            return None
+        return (self.end_ns - self.first_token_ns) / (self.tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchError:
+    """A launch, warm-up or trial that raised; the exception itself went on to the caller unchanged."""
+
+    kernel: str
+    error: str
+    mode: Mode
+
+
+Event = ColdCall | RequestCost | LaunchError
