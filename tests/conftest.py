@@ -1,0 +1,35 @@
+"""What every test may use: tools on the PATH, and the `gpu` marker.
+
+A test that needs a tool calls `require_tool("promtool")`: without it the test is skipped by name, or fails when the
+tool is listed in TRITONPROBE_REQUIRE (as in CI, where nothing may be skipped for want of a tool).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def require_tool(name: str) -> str:
+    """The path of the program `name`."""
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    if name in os.environ.get("TRITONPROBE_REQUIRE", "").split(","):
+        pytest.fail(f"{name} is not on the PATH, and TRITONPROBE_REQUIRE demands it")
+    pytest.skip(f"{name} is not on the PATH")
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not has_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
