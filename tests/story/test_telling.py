@@ -1,0 +1,128 @@
+"""A story is computed from the ledger's totals and the history of single calls and requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.story.stories import MATMUL, SOFTMAX, History, busy, cold_call, request
+from tritonprobe.ledger import MemoryLedger, schema
+from tritonprobe.story import Pair, tell
+
+
+def test_totals_come_from_the_ledger() -> None:
+    story = tell(busy())
+    assert (story.cold_calls, story.after_ready) == (2, 2)
+    assert story.cold_seconds == pytest.approx(3.03)
+    by_tier = {t.tier: (t.calls, t.seconds, t.lookups) for t in story.tiers}
+    assert by_tier == {
+        "memory": (0, 0.0, 79),
+        "disk": (1, pytest.approx(0.03), 1),
+        "remote": (0, 0.0, 0),
+        "compile": (1, pytest.approx(3.0), 1),
+    }
+    assert story.triton == "3.6.0"
+
+
+def test_phases_stand_in_the_order_of_the_model_and_unknown_stages_last() -> None:
+    assert [(p.phase, p.seconds) for p in tell(busy()).phases] == [
+        ("frontend", 1.0),
+        ("cubin", 2.0),
+        ("cache_read", 0.01),
+        ("brand_new_stage", 0.02),
+    ]
+
+
+def test_the_dearest_cold_call_comes_first_with_those_who_waited_and_why() -> None:
+    matmul, softmax = tell(busy()).dearest
+    assert (matmul.kernel, matmul.tier, matmul.when, matmul.seconds) == (MATMUL, "compile", 0.1, 3.0)
+    assert matmul.because == ("n: %16 -> ==1", "constexpr S: 1024 -> 1025")
+    assert matmul.waiting == 2
+    # Both had their first token when softmax was loaded; the second one's last token came at 3.24 s.
+    assert (softmax.kernel, softmax.waiting) == (SOFTMAX, 1)
+
+
+def test_a_request_that_ended_when_a_call_began_did_not_wait_for_it() -> None:
+    call = cold_call(start=1.0, seconds=1.0)
+    before, after, during = request(start=0, end=1.0), request(start=2.0), request(start=1.5, end=1.6)
+    assert tell(History(cold_calls=[call], requests=[before, after, during])).dearest[0].waiting == 1
+
+
+def test_nobody_waits_for_a_background_thread() -> None:
+    calls = [cold_call(start=0.0, background=True)]
+    story = tell(History(cold_calls=calls, requests=[request(start=0.0, ttft=5.0)]))
+    assert story.dearest[0].waiting is None
+    assert story.remedies == ()
+
+
+def test_calls_before_ready_have_a_negative_time() -> None:
+    assert tell(History(cold_calls=[cold_call(start=-4.0)])).dearest[0].when == -4.0
+
+
+def test_without_ready_times_count_from_the_first_cold_call() -> None:
+    story = tell(History(cold_calls=[cold_call(start=7.0, seconds=2), cold_call(start=5.0)], ready_unix_ns=None))
+    assert [c.when for c in story.dearest] == [2.0, 0.0]
+    assert story.after_ready is None
+
+
+def test_the_p99_is_a_request_that_happened() -> None:
+    requests = [request(f"r{i}", ttft=i / 1000) for i in range(1, 201)]
+    story = tell(History(requests=requests))
+    assert story.slowest is not None
+    assert (story.slowest.id, story.slowest.ttft, story.ttft.p99) == ("r198", 0.198, 0.198)
+    assert story.slowest.sentence == "the request at P99: TTFT 198 ms, none of it in a stall"
+
+
+def test_the_sentence_splits_the_stall_by_whose_batch_it_was() -> None:
+    slowest = tell(busy()).slowest
+    assert slowest is not None
+    assert slowest.sentence == (
+        "the request at P99: TTFT 3.1 s, of which up to 3.0 s in a stall (3.0 its own batch, 0.0 queued)"
+    )
+
+
+def test_a_request_without_a_token_has_no_ttft_and_one_token_has_no_tpot() -> None:
+    story = tell(History(requests=[request(ttft=None), request(ttft=0.5, tokens=1)]))
+    assert (story.ttft.count, story.ttft.p50, story.tpot.count, story.tpot.p50) == (1, 0.5, 0, None)
+
+
+def test_pairs_that_missed_memory_come_first_and_the_rest_are_summed() -> None:
+    ledger = MemoryLedger()
+    for kernel, launches, compiled in (("hot", 900, 0), ("warm", 100, 1), ("cold", 2, 2), ("never", 0, 0)):
+        ledger.add(schema.LAUNCHES, (kernel, "all"), launches)
+        ledger.add(schema.LOOKUPS, (kernel, "all", "compile"), compiled)
+        ledger.add(schema.LOOKUPS, (kernel, "all", "memory"), max(0, launches - compiled))
+    story = tell(History(ledger=ledger), pairs=2)
+    assert [p.kernel for p in story.pairs] == ["cold", "warm"]
+    assert story.other_pairs == Pair("other", "other", launches=900, memory=900, disk=0, remote=0, compile=0)
+
+
+def test_ops_count_their_paths_and_the_reasons_of_their_fallbacks() -> None:
+    (op,) = tell(busy()).ops
+    assert (op.op, op.triton, op.fallback, op.reasons) == ("shop.matmul", 40, 2, (("unsupported_dtype", 2),))
+
+
+def test_nothing_happened_is_a_story_too() -> None:
+    story = tell(History())
+    assert (story.cold_calls, story.ttft.p99, story.slowest, story.dearest, story.other_pairs) == (
+        0,
+        None,
+        None,
+        (),
+        None,
+    )
+    assert story.triton is None
+
+
+@pytest.mark.parametrize(
+    ("device", "absent"),
+    [
+        ("compile-only:cuda:90", "GPU times"),
+        ("cuda:90 (NVIDIA H200)", "GPU time by kernel"),
+        ("interpreter", "compiles and caches"),
+        ("none", "no device"),
+    ],
+)
+def test_each_device_says_what_it_cannot_measure(device: str, absent: str) -> None:
+    story = tell(History(device=device))
+    assert absent in " ".join(story.absent)
+    assert story.measured

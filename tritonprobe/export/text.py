@@ -1,0 +1,233 @@
+"""A story, or a cold and a warm one side by side, as one screen of text.
+
+Readable at 80 columns and in plain text: colour only repeats what the words say. Knows the story and rich.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tritonprobe.story import DearCall, Pair, Quantiles, Story
+
+PIPED_WIDTH = 100
+"""Columns when the output is no terminal."""
+MAX_WIDTH = 120
+CALLS = 6
+PAIRS = 10
+REMEDIES = 4
+ABSENT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One column of the screen: a story under a name, and latencies if somebody else than the server took them too."""
+
+    name: str
+    story: Story
+    ttft: Quantiles | None = None
+    tpot: Quantiles | None = None
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """A console of the width that the screen is made for; without colour when it is no terminal."""
+    found = Console(file=file, highlight=False, soft_wrap=False)
+    found.width = min(found.width, MAX_WIDTH) if found.is_terminal else PIPED_WIDTH
+    return found
+
+
+def show(runs: Sequence[Run], to: Console) -> None:
+    """Prints the screen of one run or of several that are to be compared, the dearest first."""
+    first = runs[0]
+    for part in _parts(runs, first, bar="#" if to.options.ascii_only else "█", width=to.width):
+        to.print(part)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit that a person would choose; `-` where nothing was measured."""
+    if seconds is None:
+        return ABSENT
+    if seconds >= 100:
+        return f"{seconds:.0f} s"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    if seconds >= 0.01 or seconds == 0:
+        return f"{seconds * 1e3:.0f} ms"
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def _parts(runs: Sequence[Run], first: Run, bar: str, width: int) -> Iterator[RenderableType]:
+    story = first.story
+    yield Text(f"{story.device}, triton {story.triton or 'unknown'}", style="bold")
+    yield _sentences("measured", story.measured)
+    yield _sentences("not measured", story.absent)
+    yield Text()
+    yield _latency(runs)
+    for run in runs:
+        if run.story.slowest is not None:
+            yield Text(f"{run.name}: {run.story.slowest.sentence}", style="bold" if run is first else "")
+    yield Text()
+    yield _title("where cold time went")
+    yield _phases(runs, bar, width)
+    if story.dearest:
+        yield Text()
+        yield _title(f"the dearest cold calls ({first.name}); when: seconds {_origin(story)}")
+        yield _dearest(story)
+    if any(run.story.pairs for run in runs):
+        yield Text()
+        yield _title("launches, and the tiers that answered when memory did not (disk: or remote)")
+        yield _pairs(runs)
+    yield _fallbacks(runs)
+    if story.remedies:
+        yield Text()
+        yield _title(f"what would make it stop ({first.name})")
+        yield _remedies(story)
+
+
+def _title(text: str) -> Text:
+    return Text(text, style="bold cyan")
+
+
+def _grid(*headers: str, left: int = 1) -> Table:
+    """A table without lines; the first `left` columns are text, the others numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    for place, header in enumerate(headers):
+        table.add_column(header, justify="left" if place < left else "right", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _sentences(label: str, sentences: Iterable[str]) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=12, style="dim")
+    table.add_column()
+    table.add_row(label, "; ".join(sentences) + ".")
+    return table
+
+
+def _latency(runs: Sequence[Run]) -> Table:
+    """The client's latencies where there are some, else what the server saw."""
+    seen_by = "client" if all(run.ttft is not None for run in runs) else "server"
+    table = _grid(f"as the {seen_by} saw it", "P50", "P95", "P99", "requests")
+    for what in ("ttft", "tpot"):
+        for run in runs:
+            found: Quantiles = getattr(run if seen_by == "client" else run.story, what)
+            values = (duration(value) for value in (found.p50, found.p95, found.p99))
+            table.add_row(f"{what.upper()}  {run.name}", *values, str(found.count))
+    return table
+
+
+def _phases(runs: Sequence[Run], bar: str, width: int) -> Table:
+    names = list(dict.fromkeys(p.phase for run in runs for p in run.story.phases))
+    table = _grid("phase")
+    length = max(8, (width - 16 - 11 * len(runs)) // len(runs) - 2)
+    for run in runs:
+        table.add_column(run.name, justify="right", no_wrap=True)
+        table.add_column(width=length)
+    scale = max((p.seconds for run in runs for p in run.story.phases), default=0.0)
+    for name in names:
+        row: list[RenderableType] = [name]
+        for run in runs:
+            seconds = next((p.seconds for p in run.story.phases if p.phase == name), None)
+            filled = 0 if seconds is None else max(1, round(length * seconds / scale))
+            row += [duration(seconds), Text(bar * filled, style="red" if run is runs[0] else "yellow")]
+        table.add_row(*row)
+    table.add_row("all", *(cell for run in runs for cell in _total(run.story)), style="bold")
+    return table
+
+
+def _total(story: Story) -> tuple[str, str]:
+    calls = "1 call" if story.cold_calls == 1 else f"{story.cold_calls} calls"
+    after = "" if story.after_ready is None else f", {story.after_ready} after ready"
+    return duration(story.cold_seconds), calls + after
+
+
+def _origin(story: Story) -> str:
+    return "from the first cold call" if story.after_ready is None else "from ready"
+
+
+def _dearest(story: Story) -> Table:
+    table = _grid("when", "kernel", "bucket", "tier", "took", "requests waiting", left=4)
+    table.columns[0].justify = "right"
+    short = _short_names(call.kernel for call in story.dearest)
+    for call in story.dearest[:CALLS]:
+        table.add_row(
+            f"{call.when:+.1f}",
+            short[call.kernel] + ("" if call.mode == "launch" else f" ({call.mode})"),
+            call.bucket or ABSENT,
+            call.tier,
+            duration(call.seconds),
+            ABSENT if call.waiting is None else str(call.waiting),
+        )
+        table.add_row("", _because(call))
+    return table
+
+
+def _because(call: DearCall) -> Text:
+    text = "because " + ("; ".join(call.because) or "of no recorded reason")
+    return Text(text + (f"; raised {call.error}" if call.error else ""), style="dim")
+
+
+def _short_names(kernels: Iterable[str]) -> dict[str, str]:
+    """The last part of each name, where it says which kernel is meant; else the whole name."""
+    names = set(kernels)
+    tails = [name.rpartition(".")[2] for name in names]
+    return {name: tail if tails.count(tail) == 1 else name for name, tail in zip(names, tails, strict=True)}
+
+
+def _pairs(runs: Sequence[Run]) -> Table:
+    """The first run's pairs, in all runs; the last row sums what is not shown."""
+    table = _grid("kernel", "bucket", left=2)
+    for run in runs:
+        for what in (f"{run.name}: launches", "compile", "disk"):
+            table.add_column(what, justify="right", no_wrap=True)
+    tables = [{(p.kernel, p.bucket): p for p in run.story.pairs} for run in runs]
+    shown = list(tables[0])[:PAIRS]
+    short = _short_names(kernel for kernel, _ in shown)
+    for kernel, bucket in shown:
+        cells = (_counts([t[(kernel, bucket)]] if (kernel, bucket) in t else []) for t in tables)
+        table.add_row(short[kernel], bucket or ABSENT, *(text for cell in cells for text in cell))
+    rest = [_rest(run.story, shown) for run in runs]
+    if any(rest):
+        table.add_row("the rest", "", *(text for pairs in rest for text in _counts(pairs)), style="dim")
+    return table
+
+
+def _rest(story: Story, shown: Iterable[tuple[str, str]]) -> list[Pair]:
+    named = set(shown)
+    beyond = [] if story.other_pairs is None else [story.other_pairs]
+    return [p for p in story.pairs if (p.kernel, p.bucket) not in named] + beyond
+
+
+def _counts(pairs: Sequence[Pair]) -> tuple[str, str, str]:
+    return (
+        str(sum(p.launches for p in pairs)),
+        str(sum(p.compile for p in pairs)),
+        str(sum(p.disk + p.remote for p in pairs)),
+    )
+
+
+def _fallbacks(runs: Sequence[Run]) -> RenderableType:
+    found = [
+        f"{run.name}: {op.op} {count} x {reason}"
+        for run in runs
+        for op in run.story.ops
+        for reason, count in op.reasons
+    ]
+    return Text("fallbacks  " + ("; ".join(found) or "none"))
+
+
+def _remedies(story: Story) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    short = _short_names(kernel for remedy in story.remedies for kernel in remedy.kernels)
+    for remedy in story.remedies[:REMEDIES]:
+        names = [short[kernel] for kernel in remedy.kernels]
+        whose = ", ".join(names) if len(names) <= 2 else f"{len(names)} kernels"
+        table.add_row(duration(remedy.seconds), f"{whose}: {remedy.text}")
+    return table

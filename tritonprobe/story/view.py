@@ -1,0 +1,162 @@
+"""The types of a story: plain numbers and sentences, times in seconds. Knows nothing but itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Percentiles by nearest rank: each is the value of a request that happened. None where there was no request."""
+
+    count: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TierTotal:
+    """Cold calls whose dearest lookup ended in ``tier``, their wall time, and all lookups that ended there.
+
+    A hot launch is a lookup in memory and no cold call; an autotuned call looks up many variants.
+    """
+
+    tier: str
+    calls: int
+    seconds: float
+    lookups: int
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTotal:
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRequest:
+    """The request at the 99th percentile of TTFT.
+
+    ``in_batch`` and ``queued`` are the part of its wait that lay in a stall: an upper bound on what the stall cost it.
+    """
+
+    id: str
+    ttft: float
+    in_batch: float
+    queued: float
+
+    @property
+    def sentence(self) -> str:
+        """What a person says about it."""
+        stall = self.in_batch + self.queued
+        scale, digits, unit = (1.0, 1, "s") if self.ttft >= 1 else (1e3, 0, "ms")
+
+        def number(seconds: float) -> str:
+            return f"{seconds * scale:.{digits}f}"
+
+        start = f"the request at P99: TTFT {number(self.ttft)} {unit}"
+        if stall <= 0:
+            return f"{start}, none of it in a stall"
+        parts = f"{number(self.in_batch)} its own batch, {number(self.queued)} queued"
+        return f"{start}, of which up to {number(stall)} {unit} in a stall ({parts})"
+
+
+@dataclass(frozen=True, slots=True)
+class DearCall:
+    """One of the dearest cold calls.
+
+    ``when`` counts from ready (negative before it), or from the first cold call where nothing was declared ready.
+    ``waiting`` is how many requests were alive during it; None for a background thread, which holds nobody up.
+    """
+
+    when: float
+    kernel: str
+    bucket: str
+    tier: str
+    mode: str
+    seconds: float
+    waiting: int | None
+    because: tuple[str, ...]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A kernel and a bucket: launches, and where the variants of its calls were found."""
+
+    kernel: str
+    bucket: str
+    launches: int
+    memory: int
+    disk: int
+    remote: int
+    compile: int
+
+    @property
+    def missed(self) -> int:
+        """Lookups that memory didn't answer."""
+        return self.disk + self.remote + self.compile
+
+
+@dataclass(frozen=True, slots=True)
+class OpPaths:
+    """Calls of an op by path; ``reasons`` are those of its fallbacks, with their counts."""
+
+    op: str
+    triton: int
+    fallback: int
+    reasons: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What would make it stop, the cold seconds it speaks of and whose. Two remedies may speak of the same seconds."""
+
+    text: str
+    seconds: float
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything a screen shows about one process.
+
+    ``after_ready`` is None before the process declared itself ready. ``measured`` and ``absent`` say in sentences what
+    this device can and cannot tell. ``other_pairs`` sums the pairs beyond those that ``pairs`` names.
+    """
+
+    device: str
+    triton: str | None
+    cold_calls: int
+    cold_seconds: float
+    after_ready: int | None
+    tiers: tuple[TierTotal, ...]
+    phases: tuple[PhaseTotal, ...]
+    ttft: Quantiles
+    tpot: Quantiles
+    slowest: SlowRequest | None
+    dearest: tuple[DearCall, ...]
+    pairs: tuple[Pair, ...]
+    other_pairs: Pair | None
+    ops: tuple[OpPaths, ...]
+    remedies: tuple[Remedy, ...]
+    measured: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+def rank99(count: int) -> int:
+    """The index of the 99th percentile among `count` ordered values (at least one)."""
+    return math.ceil(99 * count / 100) - 1
+
+
+def quantiles(values: Iterable[float]) -> Quantiles:
+    """P50, P95 and P99 of `values`."""
+    ordered = sorted(values)
+    return Quantiles(len(ordered), _at(ordered, 50), _at(ordered, 95), _at(ordered, 99))
+
+
+def _at(ordered: Sequence[float], percent: int) -> float | None:
+    return ordered[math.ceil(percent * len(ordered) / 100) - 1] if ordered else None
