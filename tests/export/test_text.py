@@ -10,7 +10,8 @@ import pytest
 from tests.story.stories import MATMUL, History, busy
 from tritonprobe.export.text import Run, console, duration, show
 from tritonprobe.ledger import MemoryLedger, schema
-from tritonprobe.story import quantiles, tell
+from tritonprobe.story import tell
+from tritonprobe.traffic.latency import Percentiles
 
 
 def screen(*runs: Run, width: int | None = None) -> str:
@@ -24,7 +25,7 @@ def screen(*runs: Run, width: int | None = None) -> str:
 
 @pytest.fixture
 def cold() -> Run:
-    return Run("cold", tell(busy()), ttft=quantiles([0.2, 4.1]), tpot=quantiles([0.010]))
+    return Run("cold", tell(busy()), ttft=Percentiles.of([0.2, 4.1]), tpot=Percentiles.of([0.010]))
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def warm() -> Run:
     ledger.add(schema.LOOKUPS, (MATMUL, "M<=16", "disk"), 1)
     ledger.add(schema.COLD_SECONDS, (MATMUL, "cache_read", "0"), 0.3)
     ledger.observe(schema.COLD_CALL_SECONDS, ("disk",), 0.3)
-    return Run("warm", tell(History(ledger=ledger)), ttft=quantiles([0.1, 0.3]), tpot=quantiles([]))
+    return Run("warm", tell(History(ledger=ledger)), ttft=Percentiles.of([0.1, 0.3]), tpot=Percentiles.of([]))
 
 
 def test_a_cold_and_a_warm_run_stand_side_by_side(cold: Run, warm: Run) -> None:

@@ -30,7 +30,7 @@ def test_compiles_advise_keeping_the_cache() -> None:
 
 def test_tuning_advises_keeping_the_winners_unless_they_came_from_disk() -> None:
     def call(from_disk: bool):
-        tuning = Tuning(key="k", trials=(), pruned=0, winner="BLOCK: 64", from_disk=from_disk)
+        tuning = Tuning(key="k", trials=(), pruned=0, winner="BLOCK: 64", from_disk=from_disk, wall_ns=1)
         return cold_call(reasons=(), tier="disk", tuning=tuning)
 
     assert [r.text for r in remedies([call(from_disk=False)], top=10)] == [KEEP_WINNERS]

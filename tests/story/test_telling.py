@@ -68,6 +68,7 @@ def test_the_p99_is_a_request_that_happened() -> None:
     requests = [request(f"r{i}", ttft=i / 1000) for i in range(1, 201)]
     story = tell(History(requests=requests))
     assert story.slowest is not None
+    assert story.ttft is not None
     assert (story.slowest.id, story.slowest.ttft, story.ttft.p99) == ("r198", 0.198, 0.198)
     assert story.slowest.sentence == "the request at P99: TTFT 198 ms, none of it in a stall"
 
@@ -80,9 +81,16 @@ def test_the_sentence_splits_the_stall_by_whose_batch_it_was() -> None:
     )
 
 
+def test_requests_before_ready_are_warm_ups() -> None:
+    story = tell(History(requests=[request("warm-up", start=-9.0, ttft=8.0), request("user", ttft=0.5)]))
+    assert story.ttft is not None
+    assert (story.ttft.n, story.ttft.max) == (1, 0.5)
+
+
 def test_a_request_without_a_token_has_no_ttft_and_one_token_has_no_tpot() -> None:
     story = tell(History(requests=[request(ttft=None), request(ttft=0.5, tokens=1)]))
-    assert (story.ttft.count, story.ttft.p50, story.tpot.count, story.tpot.p50) == (1, 0.5, 0, None)
+    assert story.ttft is not None
+    assert (story.ttft.n, story.ttft.p50, story.tpot) == (1, 0.5, None)
 
 
 def test_pairs_that_missed_memory_come_first_and_the_rest_are_summed() -> None:
@@ -103,7 +111,7 @@ def test_ops_count_their_paths_and_the_reasons_of_their_fallbacks() -> None:
 
 def test_nothing_happened_is_a_story_too() -> None:
     story = tell(History())
-    assert (story.cold_calls, story.ttft.p99, story.slowest, story.dearest, story.other_pairs) == (
+    assert (story.cold_calls, story.ttft, story.slowest, story.dearest, story.other_pairs) == (
         0,
         None,
         None,

@@ -13,7 +13,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tritonprobe.story import DearCall, Pair, Quantiles, Story
+from tritonprobe.story import DearCall, Pair, Story
+from tritonprobe.traffic.latency import Percentiles
 
 PIPED_WIDTH = 100
 """Columns when the output is no terminal."""
@@ -30,8 +31,8 @@ class Run:
 
     name: str
     story: Story
-    ttft: Quantiles | None = None
-    tpot: Quantiles | None = None
+    ttft: Percentiles | None = None
+    tpot: Percentiles | None = None
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -115,9 +116,9 @@ def _latency(runs: Sequence[Run]) -> Table:
     table = _grid(f"as the {seen_by} saw it", "P50", "P95", "P99", "requests")
     for what in ("ttft", "tpot"):
         for run in runs:
-            found: Quantiles = getattr(run if seen_by == "client" else run.story, what)
-            values = (duration(value) for value in (found.p50, found.p95, found.p99))
-            table.add_row(f"{what.upper()}  {run.name}", *values, str(found.count))
+            found: Percentiles | None = getattr(run if seen_by == "client" else run.story, what)
+            values = (None,) * 3 if found is None else (found.p50, found.p95, found.p99)
+            table.add_row(f"{what.upper()}  {run.name}", *map(duration, values), str(found.n if found else 0))
     return table
 
 

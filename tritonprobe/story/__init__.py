@@ -12,12 +12,10 @@ from tritonprobe.story.view import (
     OpPaths,
     Pair,
     PhaseTotal,
-    Quantiles,
     Remedy,
     SlowRequest,
     Story,
     TierTotal,
-    quantiles,
 )
 
 __all__ = [
@@ -25,14 +23,12 @@ __all__ = [
     "OpPaths",
     "Pair",
     "PhaseTotal",
-    "Quantiles",
     "Remedy",
     "SlowRequest",
     "Source",
     "Story",
     "TierTotal",
     "from_json",
-    "quantiles",
     "tell",
     "to_json",
 ]

@@ -21,9 +21,8 @@ from tritonprobe.story.view import (
     SlowRequest,
     Story,
     TierTotal,
-    quantiles,
-    rank99,
 )
+from tritonprobe.traffic.latency import Percentiles, nearest_rank
 
 TOP = 20
 """How many cold calls and remedies a story names."""
@@ -48,8 +47,10 @@ class Source(Protocol):
 
 
 def tell(source: Source, top: int = TOP, pairs: int = PAIRS) -> Story:
-    """The story of `source` so far."""
-    calls, requests = list(source.cold_calls), list(source.requests)
+    """The story of `source` so far. Requests before ready were warm-ups, and are in no percentile."""
+    calls = list(source.cold_calls)
+    ready = source.ready_unix_ns
+    requests = [r for r in source.requests if ready is None or r.unix_ns >= ready]
     sums = _Sums(source.ledger)
     tiers = _tiers(sums)
     named, rest = _pairs(sums, pairs)
@@ -58,13 +59,13 @@ def tell(source: Source, top: int = TOP, pairs: int = PAIRS) -> Story:
         triton=sums.label(schema.INFO, "triton"),
         cold_calls=sum(t.calls for t in tiers),
         cold_seconds=sum(t.seconds for t in tiers),
-        after_ready=None if source.ready_unix_ns is None else int(sums.total(schema.AFTER_READY)),
+        after_ready=None if ready is None else int(sums.total(schema.AFTER_READY)),
         tiers=tiers,
         phases=_phases(sums),
-        ttft=quantiles(r.ttft_ns / _NS for r in requests if r.ttft_ns is not None),
-        tpot=quantiles(r.tpot_ns / _NS for r in requests if r.tpot_ns is not None),
+        ttft=Percentiles.of(r.ttft_ns / _NS for r in requests if r.ttft_ns is not None),
+        tpot=Percentiles.of(r.tpot_ns / _NS for r in requests if r.tpot_ns is not None),
         slowest=_slowest(requests),
-        dearest=_dearest(calls, requests, source.ready_unix_ns, top),
+        dearest=_dearest(calls, requests, ready, top),
         pairs=named,
         other_pairs=rest,
         ops=_ops(sums),
@@ -119,11 +120,11 @@ def _phases(sums: _Sums) -> tuple[PhaseTotal, ...]:
 
 
 def _slowest(requests: Sequence[RequestCost]) -> SlowRequest | None:
-    answered = sorted((r.ttft_ns, place) for place, r in enumerate(requests) if r.ttft_ns is not None)
+    answered = sorted(r.ttft_ns for r in requests if r.ttft_ns is not None)
     if not answered:
         return None
-    ttft_ns, place = answered[rank99(len(answered))]
-    request = requests[place]
+    ttft_ns = nearest_rank(answered, 99)
+    request = next(r for r in requests if r.ttft_ns == ttft_ns)
     return SlowRequest(request.id, ttft_ns / _NS, request.before.in_batch_ns / _NS, request.before.queued_ns / _NS)
 
 

@@ -1,20 +1,10 @@
-"""The types of a story: plain numbers and sentences, times in seconds. Knows nothing but itself."""
+"""The types of a story: plain numbers and sentences, times in seconds. Knows percentiles, and nothing else."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Percentiles by nearest rank: each is the value of a request that happened. None where there was no request."""
-
-    count: int
-    p50: float | None
-    p95: float | None
-    p99: float | None
+from tritonprobe.traffic.latency import Percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +125,8 @@ class Story:
     after_ready: int | None
     tiers: tuple[TierTotal, ...]
     phases: tuple[PhaseTotal, ...]
-    ttft: Quantiles
-    tpot: Quantiles
+    ttft: Percentiles | None
+    tpot: Percentiles | None
     slowest: SlowRequest | None
     dearest: tuple[DearCall, ...]
     pairs: tuple[Pair, ...]
@@ -145,18 +135,3 @@ class Story:
     remedies: tuple[Remedy, ...]
     measured: tuple[str, ...]
     absent: tuple[str, ...]
-
-
-def rank99(count: int) -> int:
-    """The index of the 99th percentile among `count` ordered values (at least one)."""
-    return math.ceil(99 * count / 100) - 1
-
-
-def quantiles(values: Iterable[float]) -> Quantiles:
-    """P50, P95 and P99 of `values`."""
-    ordered = sorted(values)
-    return Quantiles(len(ordered), _at(ordered, 50), _at(ordered, 95), _at(ordered, 99))
-
-
-def _at(ordered: Sequence[float], percent: int) -> float | None:
-    return ordered[math.ceil(percent * len(ordered) / 100) - 1] if ordered else None
