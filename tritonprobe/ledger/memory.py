@@ -1,65 +1,94 @@
 """A ledger in this process's memory: lists for cells, a lock for new series, none to count.
 
 Exact under the interpreter lock; lost with the process. The same interface is what a ledger shared between processes
-will offer.
+will offer. A forked child goes on from a copy of its parent's numbers.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from tritonprobe.ledger.schema import METRICS, SERIES_DROPPED, Metric
+from tritonprobe.ledger.derive import MEMORY, MemoryTier
+from tritonprobe.ledger.schema import LOOKUPS, METRICS, SERIES_DROPPED, Metric
 from tritonprobe.ledger.store import Cell, Family, HistogramSample, Labels, Sample
 from tritonprobe.model import OTHER
+
+MAX_LABEL = 256
+"""Characters of a label's value; what is beyond is cut."""
 
 # Labels that a bound may replace by `other`. The rest are closed lists, or identify what an alert is about.
 _OPEN_LABELS = frozenset({"kernel", "bucket", "op", "cause", "error", "model"})
 
 
 class MemoryLedger:
-    """Keeps every series of one process. ``budget`` bounds their number; a histogram counts as its buckets plus two."""
+    """Keeps every series of one process. ``budget`` bounds how many a scrape shows.
+
+    Beyond it a new series counts in its metric's `other`. Those, and what the schema creates from the start, always
+    exist: they are few, and without them an overflow or a first event would be lost.
+    """
 
     def __init__(self, budget: int = 10_000) -> None:
         self._budget = budget
         self._used = 0
-        self._lock = threading.Lock()
+        # Reentrant: a finalizer may run inside the lock, on the same thread, and count something.
+        self._lock = threading.RLock()
         self._series: dict[str, dict[Labels, list[float]]] = {metric.name: {} for metric in METRICS}
         self._turned_away: set[tuple[str, Labels]] = set()
+        self._memory_tier = MemoryTier()
         for metric in METRICS:
             for labels in metric.created:
                 self._open(metric, labels)
+        _living.add(self)
 
     def cell(self, metric: Metric, labels: Labels = ()) -> Cell:
         return self._open(metric, labels)
 
     def add(self, metric: Metric, labels: Labels = (), amount: float = 1.0) -> None:
+        if not amount >= 0 and metric.kind == "counter":
+            raise ValueError(f"{metric.name} is a counter and cannot take {amount}")
         self._open(metric, labels)[0] += amount
 
     def set(self, metric: Metric, labels: Labels, value: float | None) -> None:
-        if value is None:
-            with self._lock:
-                if self._series[metric.name].pop(labels, None) is not None:
-                    self._used -= 1
+        if value is not None:
+            self._open(metric, labels)[0] = value
             return
-        self._open(metric, labels)[0] = value
+        with self._lock:
+            if self._series[metric.name].pop(_clean(labels), None) is not None:
+                self._used -= metric.cost
 
     def observe(self, metric: Metric, labels: Labels, value: float) -> None:
+        if not value >= 0:
+            raise ValueError(f"{metric.name} cannot take {value}: its sum would fall")
         slots = self._open(metric, labels)
         slots[bisect_left(metric.bounds, value)] += 1
         slots[-1] += value
 
     def collect(self) -> Iterator[Family]:
+        families: dict[str, list[Sample | HistogramSample]] = {}
+        readings: dict[str, list[Sample]] = {}
         for metric in METRICS:
             with self._lock:
                 series = list(self._series[metric.name].items())
-            if not series:
-                continue
             if metric.kind == "histogram":
-                yield Family(metric, [HistogramSample(labels, tuple(s[:-1]), s[-1]) for labels, s in series])
+                copies = [(labels, tuple(slots)) for labels, slots in series]
+                families[metric.name] = [HistogramSample(labels, s[:-1], s[-1]) for labels, s in copies]
             else:
-                yield Family(metric, [Sample(labels, s[0]) for labels, s in series])
+                readings[metric.name] = [Sample(labels, slots[0]) for labels, slots in series]
+                families[metric.name] = [*readings[metric.name]]
+        further = (sample for sample in readings[LOOKUPS.name] if sample.labels[-1] != MEMORY)
+        families[LOOKUPS.name] = [*further, *self._memory_tier.samples(readings)]
+        for metric in METRICS:
+            if families[metric.name]:
+                yield Family(metric, families[metric.name])
+
+    def renew_locks(self) -> None:
+        """For a forked child, whose copies of the locks may be held by threads that it does not have."""
+        self._lock = threading.RLock()
+        self._memory_tier.renew_lock()
 
     def _open(self, metric: Metric, labels: Labels) -> list[float]:
         found = self._series[metric.name].get(labels)
@@ -68,22 +97,26 @@ class MemoryLedger:
         if len(labels) != len(metric.labels):
             raise ValueError(f"{metric.name} takes the labels {metric.labels}, not {labels}")
         with self._lock:
-            return self._create(metric, labels)
+            return self._create(metric, _clean(labels))
 
     def _create(self, metric: Metric, labels: Labels) -> list[float]:
         series = self._series[metric.name]
-        if labels in series:
-            return series[labels]
-        size = len(metric.bounds) + 2 if metric.kind == "histogram" else 1
-        if self._used + size > self._budget and labels not in metric.created:
-            overflow = tuple(OTHER if name in _OPEN_LABELS else v for name, v in zip(metric.labels, labels, strict=True))
+        found = series.get(labels)
+        if found is not None:
+            return found
+        if self._is_full(metric) and labels not in metric.created:
+            named = zip(metric.labels, labels, strict=True)
+            overflow = tuple(OTHER if name in _OPEN_LABELS else value for name, value in named)
             if overflow != labels:
                 self._count_drop(metric, labels)
                 return self._create(metric, overflow)
-            # The `other` series itself: at most one a metric and closed label set, so it may exceed the budget.
-        self._used += size
-        series[labels] = [0.0] * size
-        return series[labels]
+        self._used += metric.cost
+        return series.setdefault(labels, [0.0] * metric.slots)
+
+    def _is_full(self, metric: Metric) -> bool:
+        if metric.limit is not None and len(self._series[metric.name]) >= metric.limit:
+            return True
+        return self._used + metric.cost > self._budget
 
     def _count_drop(self, metric: Metric, labels: Labels) -> None:
         """Counts a series once, as long as the (bounded) memory of what was turned away lasts; then every attempt."""
@@ -92,3 +125,19 @@ class MemoryLedger:
         if len(self._turned_away) < self._budget:
             self._turned_away.add((metric.name, labels))
         self._series[SERIES_DROPPED.name].setdefault((metric.name,), [0.0])[0] += 1
+
+
+def _clean(labels: Labels) -> Labels:
+    """What any exposition format can carry: text of bounded length without lone surrogates."""
+    return tuple(str(value)[:MAX_LABEL].encode("utf-8", "replace").decode("utf-8") for value in labels)
+
+
+_living: weakref.WeakSet[MemoryLedger] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for ledger in _living:
+        ledger.renew_locks()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

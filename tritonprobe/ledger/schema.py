@@ -1,7 +1,7 @@
 """One row a metric: the only place where a metric's name, unit, help, labels and bounds are written.
 
-Registration, creation at zero, the exporters and the documentation page all read this table. Names are API: changing one,
-or a bound, breaks dashboards. Names here carry no prefix; exporters add `PREFIX`.
+Registration, creation at zero, the exporters and the documentation page all read this table. Names are API: changing
+one, or a bound, breaks dashboards. Names here carry no prefix; exporters add `PREFIX`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from tritonprobe.model import FALLBACK_REASONS, TIERS, TRIAL_OUTCOMES
+from tritonprobe.model import TIERS, TRIAL_OUTCOMES
 
 PREFIX = "tritonprobe_"
 
@@ -18,18 +18,26 @@ Kind = Literal["counter", "gauge", "histogram", "info"]
 Merge = Literal["sum", "max", "min"]
 """How a gauge of several processes becomes one."""
 
-# Bounds in seconds. 1-2-5 from 1 ms to 100 s, then 200 and 600: real stalls exceed 10 s (a rank's compile has outlasted a
-# 600 s watchdog). TTFT takes OpenTelemetry's gen_ai bounds and goes on to 600.
+# Bounds in seconds. 1-2-5 from 1 ms to 100 s, then 200 and 600: real stalls exceed 10 s (a rank's compile has outlasted
+# a 600 s watchdog). TTFT takes OpenTelemetry's gen_ai bounds and goes on to 600.
 COLD_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 600)
 TTFT_BOUNDS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 300, 600,
 )  # fmt: skip
 TPOT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
 
+MODELS = 32
+"""Model names told apart: they come from outside and each one costs a whole histogram."""
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row. ``created`` lists the label values that exist at 0 from the start, so that `increase()` sees a first event."""
+    """One row.
+
+    ``created`` lists the label values that exist at 0 from the start, so that `increase()` sees a first one. ``limit``
+    bounds the series of this metric alone, for labels whose values come from outside. ``derived`` says how many more
+    series a reader makes of each one.
+    """
 
     name: str
     kind: Kind
@@ -38,6 +46,23 @@ class Metric:
     bounds: tuple[float, ...] = ()
     merge: Merge = "sum"
     created: tuple[tuple[str, ...], ...] = ()
+    limit: int | None = None
+    derived: int = 0
+
+    @property
+    def unit(self) -> str:
+        """The base unit that the name ends in, or nothing."""
+        return "seconds" if self.name.removesuffix("_total").endswith("_seconds") else ""
+
+    @property
+    def slots(self) -> int:
+        """Numbers kept for one series: one, or a histogram's buckets (one above every bound) and its sum."""
+        return len(self.bounds) + 2 if self.kind == "histogram" else 1
+
+    @property
+    def cost(self) -> int:
+        """Series that a scrape shows for each set of labels; a histogram's count is one of them."""
+        return (self.slots + 1 if self.kind == "histogram" else 1) + self.derived
 
 
 def _enum(*values: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
@@ -49,6 +74,7 @@ LAUNCHES = Metric(
     "counter",
     "Launch calls of a kernel, empty grids and calls that raised included; trials and warm-ups are counted apart.",
     ("kernel", "bucket"),
+    derived=1,  # the `memory` tier of `cache_lookups_total`
 )
 LAUNCH_ERRORS = Metric("launch_errors_total", "counter", "Launch calls that raised.", ("kernel", "error"))
 WARMUPS = Metric("warmups_total", "counter", "Calls of kernel.warmup: compiled, not launched.", ("kernel", "bucket"))
@@ -56,11 +82,12 @@ TRIALS = Metric(
     "autotune_trials_total", "counter", "Launches made to benchmark autotune configurations.", ("kernel", "bucket")
 )
 LOOKUPS = Metric(
-    "cache_lookups_total", "counter", "Variant lookups by the tier that answered.", ("kernel", "bucket", "tier")
+    "cache_lookups_total",
+    "counter",
+    "Variant lookups by the tier that answered; `memory`: launches, trials and warm-ups less the lookups further on.",
+    ("kernel", "bucket", "tier"),
 )
-COLD_SECONDS = Metric(
-    "cold_seconds_total", "counter", "Wall time of cold calls by phase.", ("kernel", "phase", "rank")
-)
+COLD_SECONDS = Metric("cold_seconds_total", "counter", "Wall time of cold calls by phase.", ("kernel", "phase", "rank"))
 COLD_CALL_SECONDS = Metric(
     "cold_call_seconds",
     "histogram",
@@ -79,11 +106,16 @@ COLD_IN_PROGRESS = Metric(
 RECOMPILES = Metric(
     "recompiles_total",
     "counter",
-    "New variants of a kernel that had one already, by the argument or option that changed.",
+    "Compilations for a kernel that had a variant already, by each argument or option that changed.",
     ("kernel", "cause"),
 )
 VARIANTS = Metric("variants", "gauge", "Variants of a kernel seen by this process.", ("kernel",))
-AUTOTUNE_SECONDS = Metric("autotune_seconds_total", "counter", "Wall time of autotune sessions.", ("kernel",))
+AUTOTUNE_SECONDS = Metric(
+    "autotune_seconds_total",
+    "counter",
+    "Wall time of autotune sessions, with what they compiled, loaded and benchmarked.",
+    ("kernel",),
+)
 AUTOTUNE_CONFIGS = Metric(
     "autotune_configs_total",
     "counter",
@@ -92,13 +124,16 @@ AUTOTUNE_CONFIGS = Metric(
     created=_enum((*TRIAL_OUTCOMES, "pruned")),
 )
 OP_CALLS = Metric("op_calls_total", "counter", "Calls of an op by the path that answered.", ("op", "bucket", "path"))
-FALLBACKS = Metric("fallbacks_total", "counter", "Op calls that took the fallback, by reason.", ("op", "bucket", "reason"))
+FALLBACKS = Metric(
+    "fallbacks_total", "counter", "Op calls that took the fallback, by reason.", ("op", "bucket", "reason")
+)
 TTFT = Metric(
     "time_to_first_token_seconds",
     "histogram",
     "From a request's arrival to its first token.",
     ("model",),
     bounds=TTFT_BOUNDS,
+    limit=MODELS,
 )
 TPOT = Metric(
     "time_per_output_token_seconds",
@@ -106,6 +141,7 @@ TPOT = Metric(
     "Mean time between a request's output tokens after the first.",
     ("model",),
     bounds=TPOT_BOUNDS,
+    limit=MODELS,
 )
 EXPOSURE = Metric(
     "request_exposure_seconds",
@@ -145,10 +181,10 @@ METRICS: tuple[Metric, ...] = (
     LAUNCH_ERRORS,
     WARMUPS,
     TRIALS,
+    COLD_IN_PROGRESS,  # between launches and lookups: `derive` relies on being read in this order
     LOOKUPS,
     COLD_SECONDS,
     COLD_CALL_SECONDS,
-    COLD_IN_PROGRESS,
     RECOMPILES,
     VARIANTS,
     AUTOTUNE_SECONDS,
@@ -166,5 +202,3 @@ METRICS: tuple[Metric, ...] = (
     ERRORS,
     INFO,
 )
-# The closed list of reasons lives in the model; `fallbacks_total` is created per op when the op is declared.
-FALLBACK_LABELS = FALLBACK_REASONS

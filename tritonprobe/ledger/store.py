@@ -1,7 +1,7 @@
 """The interface every ledger has: cells to count in, and a reading of all families.
 
-Callers keep cells, so that a count on a hot path is ``cell[0] += 1`` and nothing else. Under the interpreter lock such an
-increment loses nothing.
+Callers keep cells, so that a count on a hot path is ``cell[0] += 1`` and nothing else. Under the interpreter lock such
+an increment loses nothing.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Family:
 
 class Ledger(Protocol):
     def cell(self, metric: Metric, labels: Labels = ()) -> Cell:
-        """The cell of a counter's series, created at 0. Beyond the series budget: the cell of `other`, and the drop is counted."""
+        """The cell of a counter's series, created at 0. Beyond a bound: that of `other`, and the drop is counted."""
 
     def add(self, metric: Metric, labels: Labels = (), amount: float = 1.0) -> None:
-        """Adds to a counter (cold paths)."""
+        """Adds to a counter or gauge (cold paths). Raises ValueError if a counter would fall."""
 
     def set(self, metric: Metric, labels: Labels, value: float | None) -> None:
         """Sets a gauge or info series; None removes it (unmeasured is absent)."""
 
     def observe(self, metric: Metric, labels: Labels, value: float) -> None:
-        """Adds one observation to a histogram."""
+        """Adds one observation to a histogram. Raises ValueError below zero."""
 
     def collect(self) -> Iterator[Family]:
-        """Every family of the schema that has samples, in the schema's order."""
+        """Every family of the schema that has samples, in the schema's order; the `memory` tier is derived."""

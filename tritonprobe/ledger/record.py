@@ -1,0 +1,82 @@
+"""Turns events into series: one subscriber that knows which event counts where.
+
+Launches, warm-ups and trials are counted by the adapter in cells of its own; only what is rare comes as an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tritonprobe.ledger import schema
+from tritonprobe.ledger.derive import MEMORY
+from tritonprobe.ledger.store import Ledger
+from tritonprobe.model import ColdCall, Event, Exposure, LaunchError, RequestCost, Tuning
+from tritonprobe.settings import Settings
+from tritonprobe.shapes.reasons import cause_of
+
+_NS = 1e9
+
+
+class Recorder:
+    """Counts events in `ledger`; made for `Bus.subscribe`. Safe from any thread.
+
+    ``is_ready`` tells whether the process takes traffic: from then on the figures of its start are frozen.
+    """
+
+    def __init__(self, ledger: Ledger, settings: Settings, is_ready: Callable[[], bool]) -> None:
+        self._ledger = ledger
+        self._rank = settings.rank
+        self._is_ready = is_ready
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, ColdCall):
+            self._cold_call(event)
+        elif isinstance(event, RequestCost):
+            self._request(event)
+        else:
+            self._launch_error(event)
+
+    def _cold_call(self, call: ColdCall) -> None:
+        ledger = self._ledger
+        ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS)
+        starting = not self._is_ready()
+        for phase, ns in call.phases:
+            if ns > 0:
+                ledger.add(schema.COLD_SECONDS, (call.kernel, phase, self._rank), ns / _NS)
+                if starting:
+                    ledger.add(schema.STARTUP_COLD, (phase,), ns / _NS)
+        for found in call.lookups:
+            if found.tier != MEMORY:  # derived when the ledger is read
+                ledger.add(schema.LOOKUPS, (found.kernel, found.bucket, found.tier), found.count)
+        if call.tier == "compile":
+            # A set: two elements of one tuple argument are one cause.
+            for cause in {cause_of(reason) for reason in call.reasons} - {None}:
+                ledger.add(schema.RECOMPILES, (call.kernel, str(cause)))
+        if call.tuning is not None:
+            self._tuning(call.kernel, call.tuning)
+        if call.after_ready and not call.background:
+            ledger.add(schema.AFTER_READY, (call.tier,))
+            ledger.add(schema.AFTER_READY_BY_KERNEL, (call.kernel, call.bucket, call.tier))
+
+    def _tuning(self, kernel: str, tuning: Tuning) -> None:
+        self._ledger.add(schema.AUTOTUNE_SECONDS, (kernel,), tuning.wall_ns / _NS)
+        for trial in tuning.trials:
+            self._ledger.add(schema.AUTOTUNE_CONFIGS, (trial.outcome,))
+        self._ledger.add(schema.AUTOTUNE_CONFIGS, ("pruned",), tuning.pruned)
+
+    def _request(self, cost: RequestCost) -> None:
+        if cost.ttft_ns is not None:
+            self._ledger.observe(schema.TTFT, (cost.model,), cost.ttft_ns / _NS)
+        if cost.tpot_ns is not None:
+            self._ledger.observe(schema.TPOT, (cost.model,), cost.tpot_ns / _NS)
+        self._exposure("before_first_token", cost.before)
+        if cost.first_token_ns is not None:
+            self._exposure("after_first_token", cost.after)
+
+    def _exposure(self, phase: str, exposure: Exposure) -> None:
+        self._ledger.observe(schema.EXPOSURE, (phase, "in_batch"), exposure.in_batch_ns / _NS)
+        self._ledger.observe(schema.EXPOSURE, (phase, "queued"), exposure.queued_ns / _NS)
+
+    def _launch_error(self, event: LaunchError) -> None:
+        if event.mode == "launch":
+            self._ledger.add(schema.LAUNCH_ERRORS, (event.kernel, event.error))
