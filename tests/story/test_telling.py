@@ -20,7 +20,7 @@ def test_totals_come_from_the_ledger() -> None:
         "remote": (0, 0.0, 0),
         "compile": (1, pytest.approx(3.0), 1),
     }
-    assert story.triton == "3.6.0"
+    assert (story.version, story.triton) == ("0.1", "3.6.0")
 
 
 def test_phases_stand_in_the_order_of_the_model_and_unknown_stages_last() -> None:

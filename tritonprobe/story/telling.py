@@ -56,6 +56,7 @@ def tell(source: Source, top: int = TOP, pairs: int = PAIRS) -> Story:
     named, rest = _pairs(sums, pairs)
     return Story(
         device=source.device,
+        version=sums.label(schema.INFO, "version"),
         triton=sums.label(schema.INFO, "triton"),
         cold_calls=sum(t.calls for t in tiers),
         cold_seconds=sum(t.seconds for t in tiers),

@@ -112,13 +112,14 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything a screen shows about one process.
+    """Everything a screen shows about one process. ``version`` and ``triton`` are None until a kernel was probed.
 
     ``after_ready`` is None before the process declared itself ready. ``measured`` and ``absent`` say in sentences what
     this device can and cannot tell. ``other_pairs`` sums the pairs beyond those that ``pairs`` names.
     """
 
     device: str
+    version: str | None
     triton: str | None
     cold_calls: int
     cold_seconds: float
