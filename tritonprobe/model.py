@@ -89,7 +89,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One autotune configuration that was tried. ``seconds`` is the benchmark's median, None where nothing was measured."""
+    """One autotune configuration that was tried. ``seconds`` is the benchmark's own figure, None where nothing was measured."""
 
     config: str
     outcome: TrialOutcome
@@ -99,21 +99,33 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """One tuning session of an autotuned kernel: its trials, what pruning removed, and who won."""
+    """One tuning session of an autotuned kernel: its trials, what pruning removed, and who won. ``wall_ns`` contains what it compiled."""
 
     key: str
     trials: tuple[Trial, ...]
     pruned: int
     winner: str | None
     from_disk: bool
+    wall_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """`count` variants of a kernel that one cold call looked up, and the tier that answered."""
+
+    kernel: str
+    bucket: str
+    tier: Tier
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ColdCall:
     """A call that did more than launch.
 
-    ``phases`` maps names to nanoseconds of exclusive time and adds up to ``end_ns - start_ns``. ``lookups`` counts where
-    the variants of this one call were found (an autotuned call looks up many). ``tier`` is the dearest of them.
+    ``phases`` maps names to nanoseconds of exclusive time and adds up to ``end_ns - start_ns``. ``lookups`` says where the
+    variants of this one call were found (an autotuned call looks up many; a kernel launched from another's grid or hook
+    keeps its own name there). ``tier`` is the dearest of them, `memory` if none was looked up (a module load alone).
     ``reasons`` says why the call was cold, one line an argument (``n: %16 -> ==1``). ``error`` is the exception's type
     name if the call raised.
     """
@@ -125,7 +137,7 @@ class ColdCall:
     end_ns: int
     unix_ns: int
     phases: tuple[tuple[str, int], ...]
-    lookups: tuple[tuple[Tier, int], ...]
+    lookups: tuple[Lookup, ...]
     reasons: tuple[str, ...]
     mode: Mode = "launch"
     kind: str = "triton"

@@ -1,0 +1,130 @@
+"""The adapter as a whole: installs every patch or none, and takes all of them back."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tritonprobe.adapter import device
+from tritonprobe.adapter.binder import Binders
+from tritonprobe.adapter.calls import Calls, OpenCall
+from tritonprobe.adapter.interpreter import Interpreted
+from tritonprobe.adapter.kernels import Registry, jit_function
+from tritonprobe.adapter.launches import Launched, Launches
+from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.phases import Phases
+from tritonprobe.adapter.tuning import Tunings
+from tritonprobe.ledger.store import Ledger
+from tritonprobe.model import ColdCall, LaunchError
+from tritonprobe.shapes.buckets import BucketSpec
+
+log = logging.getLogger("tritonprobe")
+
+OLDEST = (3, 6)
+NEWEST_KNOWN = (3, 9)
+
+
+class UnsupportedTriton(RuntimeError):
+    """This Triton cannot be probed; the message says which can."""
+
+
+def check_version(version: str) -> None:
+    """Raises UnsupportedTriton below 3.6; warns above what was tried."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    found = (int(match[1]), int(match[2])) if match else (0, 0)
+    if found < OLDEST:
+        raise UnsupportedTriton(
+            f"tritonprobe needs triton 3.6 or newer, and this process has {version}: "
+            "pip install 'triton>=3.6' (with torch: 2.9 or newer)"
+        )
+    if found > NEWEST_KNOWN:
+        log.warning("tritonprobe: triton %s is newer than the newest tried, 3.9; every patch checks itself", version)
+
+
+class Adapter:
+    """One process's hold on Triton."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        fault: Callable[[str], None],
+        buckets_per_kernel: int,
+        opened: Callable[[OpenCall], None],
+        closed: Callable[[OpenCall, ColdCall], None],
+        publish: Callable[[LaunchError], None],
+    ) -> None:
+        self.registry = Registry(ledger, fault, buckets_per_kernel)
+        self._watch: list[None] = []  # not empty while a cold call or an op is under way on any thread
+        self._patches = Patches()
+        self._on = False
+        self._lock = threading.RLock()
+        self.calls = Calls(opened, closed, self._watch)
+        self.launches = Launches(self.registry, self.calls, self._watch, publish, self._enabled)
+        self._binders = Binders(self.registry, self.calls, self._enabled)
+        self._phases = Phases(self.registry, self.calls, self._enabled)
+        self._tunings = Tunings(self.registry, self.calls, self._enabled, lambda: not device.is_compile_only())
+        self._interpreted = Interpreted(self.registry, publish, self._enabled)
+
+    def _enabled(self) -> bool:
+        return self._on
+
+    def install(self) -> None:
+        """Patches Triton, once. Raises UnsupportedTriton, or whatever a patch met, with nothing left behind."""
+        import triton
+
+        with self._lock:
+            if self._on:
+                return
+            check_version(triton.__version__)
+            try:
+                self.launches.install(self._patches)
+                self._binders.install(self._patches, self._phases.process_init)
+                self._phases.install(self._patches)
+                self._tunings.install(self._patches)
+                self._interpreted.install(self._patches)
+            except BaseException:
+                self._patches.undo()
+                raise
+            self._on = True
+
+    def uninstall(self) -> None:
+        """Takes every patch back and gives every kernel its own binder."""
+        with self._lock:
+            if not self._on:
+                return
+            self._on = False
+            self._binders.remove()
+            left = self._patches.undo()
+            if left:
+                log.warning("tritonprobe: %s were wrapped by somebody and pass through now", ", ".join(left))
+            self.calls.guarded.clear()
+            self.registry.forget_sites()
+
+    def watch_everything(self) -> None:
+        with self._lock:
+            self.registry.everything = True
+            self._binders.adopt()
+
+    def watch_probed_only(self) -> None:
+        self.registry.everything = False
+
+    def probe(self, kernel: Any, spec: BucketSpec | None) -> None:
+        """Watches one kernel, given as any of Triton's kernel objects. Raises TypeError on anything else."""
+        jit = jit_function(kernel)
+        with self._lock:
+            self.registry.probe(jit, spec)
+            if hasattr(jit, "device_caches"):
+                self._binders.adopt_one(jit)
+
+    def observed(self) -> AbstractContextManager[Launched]:
+        return self.launches.observed()
+
+    @property
+    def counting(self) -> str:
+        """How launches are counted now: ``inline``, ``pre_run_hook`` or ``none`` yet."""
+        strategies = {site.strategy for site in self.registry.sites() if site.strategy}
+        return "+".join(sorted(strategies)) or "none"

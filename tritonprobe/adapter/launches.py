@@ -1,0 +1,245 @@
+"""The ends of launch calls: `JITFunction.run` and `Autotuner.run` with a guard around their bodies.
+
+The guard costs a few nanoseconds (`rewrite.guard`): it tells of exceptions, which are counted and go on unchanged, and of
+the end of a call while a cold call or an op is under way. ``run(warmup=True)`` branches off first, so that warm-ups are
+counted apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from tritonprobe.adapter.calls import Calls
+from tritonprobe.adapter.kernels import Registry, Site, jit_function
+from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.rewrite import BINDER_FILE, CELLS, RewriteError, guard
+from tritonprobe.model import LaunchError, Mode
+
+log = logging.getLogger("tritonprobe")
+
+
+class Launched:
+    """What one op call did on its thread: launches that came back, and the exception of one that did not."""
+
+    __slots__ = ("ended", "error", "raised")
+
+    def __init__(self) -> None:
+        self.ended = 0
+        self.raised = 0
+        self.error: BaseException | None = None
+
+    @property
+    def launches(self) -> int:
+        return self.ended - self.raised
+
+
+class _Thread(threading.local):
+    watching: Launched | None = None
+    counted: int | None = None  # id of the last exception counted as a launch error; the object would hold its frames
+
+
+class Launches:
+    def __init__(
+        self,
+        registry: Registry,
+        calls: Calls,
+        watch: list[None],
+        publish: Callable[[LaunchError], None],
+        enabled: Callable[[], bool],
+    ) -> None:
+        self._registry = registry
+        self._calls = calls
+        self._watch = watch
+        self._publish = publish
+        self._enabled = enabled
+        self._thread = _Thread()
+        self._original: Any = None
+        calls.name_of = self._call_of
+
+    def install(self, patches: Patches) -> None:
+        from triton.runtime.autotuner import Autotuner
+        from triton.runtime.jit import JITFunction
+
+        patches.replace(JITFunction, "run", self._guarded_run)
+        patches.replace(Autotuner, "run", self._guarded_tuner)
+        self._calls.guarded[Launches._warm.__code__] = "kernel"
+
+    @contextmanager
+    def observed(self) -> Iterator[Launched]:
+        """Launches of this thread inside the block. While any is open, each launch of the process costs 0.1 us more."""
+        before = self._thread.watching
+        mine = self._thread.watching = Launched()
+        self._watch.append(None)
+        try:
+            yield mine
+        finally:
+            self._watch.pop()
+            self._thread.watching = before
+            if before is not None:
+                before.ended += mine.ended
+                before.raised += mine.raised
+
+    def _guarded_run(self, original: Any) -> Any:
+        self._original = original
+        # A direct `run(warmup=True)` is a warm-up too, so it is seen here and not in `warmup`.
+        prelude = "if warmup: return _tritonprobe_warm(self, args, grid, kwargs)"
+        try:
+            run = guard(
+                original,
+                raised=self._raised,
+                ended=self._ended,
+                watch=self._watch,
+                prelude=prelude,
+                names={"_tritonprobe_warm": self._warm},
+            )
+        except RewriteError as error:
+            log.warning("tritonprobe: wrapping JITFunction.run, dearer by about 0.8 us a launch: %s", error)
+            run = self._wrapped_run(original)
+        self._calls.guarded[run.__code__] = "self"
+        return run
+
+    def _wrapped_run(self, original: Any) -> Any:
+        raised, ended, warm, watch = self._raised, self._ended, self._warm, self._watch
+
+        @functools.wraps(original)
+        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            if warmup:
+                return warm(self, args, grid, kwargs)
+            try:
+                return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+            except BaseException:
+                raised(self)
+                raise
+            finally:
+                if watch:
+                    ended()
+
+        return run
+
+    def _guarded_tuner(self, original: Any) -> Any:
+        try:
+            run = guard(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch)
+        except RewriteError as error:
+            log.warning("tritonprobe: wrapping Autotuner.run: %s", error)
+            raised, ended, watch = self._tuner_raised, self._tuner_ended, self._watch
+
+            @functools.wraps(original)
+            def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(self, *args, **kwargs)
+                except BaseException:
+                    raised(self)
+                    raise
+                finally:
+                    if watch:
+                        ended()
+
+        self._calls.guarded[run.__code__] = "self"
+        return run
+
+    def _warm(self, kernel: Any, args: tuple[Any, ...], grid: Any, kwargs: dict[str, Any]) -> Any:
+        """``run(warmup=True)``: Triton's own `run`, counted as a warm-up, with a cold call of its own."""
+        site = self._registry.site(kernel) if self._enabled() else None
+        if site is None:
+            return self._original(kernel, *args, grid=grid, warmup=True, **kwargs)
+        # An autotuner's trial may warm up too; it stays a trial.
+        mode: Mode = "trial" if site.mode == "trial" else "warmup"
+        with site.session(mode, CELLS):
+            try:
+                return self._original(kernel, *args, grid=grid, warmup=True, **kwargs)
+            except BaseException:
+                self._raised(kernel)
+                raise
+            finally:
+                self._calls.end_of(sys._getframe())
+
+    def _call_of(self, holder: Any) -> tuple[str, Mode] | None:
+        """The kernel's name and what the call is for, from the object whose guarded function runs."""
+        jit = jit_function(holder)
+        site = self._registry.site(jit) if jit is not None else None
+        return None if site is None else (site.name, site.mode)
+
+    def _raised(self, kernel: Any) -> None:
+        """An exception passes through a launch of `kernel`. Counts it; never raises, never keeps it."""
+        try:
+            if not self._enabled():
+                return
+            error = sys.exc_info()[1]
+            if error is None:
+                return
+            watching = self._thread.watching
+            site = self._registry.site(kernel)
+            if site is None:
+                return
+            mode = site.mode
+            if watching is not None and mode == "launch":
+                watching.raised += 1
+                watching.error = error
+            if not _was_bound(error, site):
+                site.count_unbound()
+            if mode == "launch":
+                self._thread.counted = id(error)
+            name = type(error).__name__
+            call = self._calls.current
+            if call is not None and mode == "trial":
+                call.trial_error = name
+            elif call is not None:
+                call.error = name
+            self._publish(LaunchError(site.name, name, mode))
+        except Exception:
+            self._registry.fault("launches")
+
+    def _ended(self) -> None:
+        watching = self._thread.watching
+        if watching is not None:
+            kernel = sys._getframe(1).f_locals.get("self")
+            site = self._registry.site(kernel)
+            # A trial is the tuner's business: it may run before a fallback.
+            if site is None or site.mode == "launch":
+                watching.ended += 1
+        self._calls.end_of(sys._getframe(1))
+
+    def _tuner_raised(self, tuner: Any) -> None:
+        """Tuning itself failed (no config left, an error in a trial): a launch call that never came to a launch."""
+        try:
+            error = sys.exc_info()[1]
+            counted, self._thread.counted = self._thread.counted, None
+            if error is None or id(error) == counted or not self._enabled():
+                return
+            jit = jit_function(tuner)
+            site = self._registry.site(jit) if jit is not None else None
+            if site is None or site.mode != "launch":
+                return
+            call = self._calls.current
+            if call is not None:
+                call.error = type(error).__name__
+            watching = self._thread.watching
+            if watching is not None:
+                watching.error = error
+            site.count_unbound()
+            self._publish(LaunchError(site.name, type(error).__name__, "launch"))
+        except Exception:
+            self._registry.fault("launches")
+
+    def _tuner_ended(self) -> None:
+        self._calls.end_of(sys._getframe(1))
+
+
+def _was_bound(error: BaseException, site: Site) -> bool:
+    """Whether the call that raised had been counted: its binder, which counts first, was entered."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame: FrameType = trace.tb_frame
+        if frame.f_code.co_filename == BINDER_FILE or "bound_args" in frame.f_locals:
+            return True
+        if site.strategy == "pre_run_hook" and "kernel_cache" in frame.f_locals:
+            return True
+        trace = trace.tb_next
+    return False

@@ -1,0 +1,344 @@
+"""Where a cold call's time goes: the functions of Triton that only cold calls reach, each under the name of its phase.
+
+Touches `JITFunction._pack_args` and `_do_compile`, `compiler.compile`'s callees, the backends' stages, the cache managers,
+`CompiledKernel` and the driver's creation. None of them runs on a hot launch, except `CompiledKernel._init_handles`, whose
+early return is therefore inlined.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
+from tritonprobe.adapter.kernels import Registry, name_of
+from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.variants import variant_of
+from tritonprobe.ledger.schema import VARIANTS
+from tritonprobe.shapes.reasons import VariantMemory
+
+log = logging.getLogger("tritonprobe")
+
+MAX_HASHES = 100_000  # variants told apart for the gauge
+FIRST_LAUNCH = "first launch of a variant that was compiled before"
+
+
+class Phases:
+    def __init__(self, registry: Registry, calls: Calls, enabled: Callable[[], bool]) -> None:
+        self._registry = registry
+        self._calls = calls
+        self._enabled = enabled
+        self._memory = VariantMemory()
+        self._hashes: dict[str, set[int]] = {}
+        self._initialised = False
+
+    def install(self, patches: Patches) -> None:
+        import triton.runtime.driver
+        from triton.compiler import compiler
+        from triton.runtime import build, cache
+        from triton.runtime.jit import JITFunction
+
+        timed = self._calls.timed
+        patches.replace(JITFunction, "_pack_args", self._pack_args)
+        patches.replace(JITFunction, "_do_compile", self._do_compile)
+        patches.replace(compiler, "get_cache_key", self._get_cache_key)
+        for source in _sources():
+            patches.replace(source, "make_ir", timed("frontend"))
+        for backend in _backends():
+            patches.replace(backend, "add_stages", self._add_stages)
+            patches.replace(backend, "get_codegen_implementation", timed("process_init"))
+            patches.replace(backend, "get_module_map", timed("process_init"))
+        for method, phase in (
+            ("get_group", "cache_read"),
+            ("get_file", "cache_read"),
+            ("put", "cache_write"),
+            ("put_group", "cache_write"),
+        ):
+            patches.replace(cache.FileCacheManager, method, timed(phase))
+            patches.replace(cache.RemoteCacheManager, method, timed(phase))
+        patches.replace(cache.RemoteCacheManager, "get_group", self._remote_group)
+        patches.replace(compiler.CompiledKernel, "__init__", self._kernel_read)
+        patches.replace(compiler.CompiledKernel, "_init_handles", self._init_handles)
+        for launcher in _launchers():
+            patches.replace(launcher, "__init__", timed("launcher_build"))
+        patches.replace(build, "_build", timed("launcher_build"))
+        # `triton.runtime.driver` as an attribute is the DriverConfig; the module is only in sys.modules.
+        patches.replace(sys.modules["triton.runtime.driver"], "_create_driver", self._create_driver)
+
+    def process_init(self, backend: Any) -> None:
+        """Does the process's one-time work now, under its own name: else it would hide in whatever came first."""
+        if self._initialised:
+            return
+        self._initialised = True
+        call = self._calls.current
+        depth = call.enter("process_init") if call is not None else 0
+        try:
+            for module in _LAZY_MODULES:
+                try:
+                    importlib.import_module(module)
+                except ImportError:
+                    log.debug("tritonprobe: %s is not in this Triton", module)
+            from triton.runtime import cache, jit
+
+            jit.native_specialize_impl(type(backend), 3, False, True, True)
+            cache.triton_key()
+            backend.hash()  # asks ptxas for its version
+        except Exception:
+            self._registry.fault("phases")
+        finally:
+            if call is not None:
+                call.leave(depth)
+
+    def _create_driver(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def create_driver() -> Any:
+            call, ours = self._calls.begin() if self._enabled() else (None, False)
+            if call is None:
+                return original()
+            depth = call.enter("process_init")
+            try:
+                return original()
+            finally:
+                call.leave(depth)
+                if ours:
+                    self._calls.close(call)
+
+        return create_driver
+
+    def _pack_args(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def pack_args(jit: Any, backend: Any, kwargs: Any, bound: Mapping[str, Any], *rest: Any) -> Any:
+            site = self._registry.site(jit) if self._enabled() else None
+            call, ours = self._calls.begin() if site is not None else (None, False)
+            if call is None or site is None:
+                return original(jit, backend, kwargs, bound, *rest)
+            depth = call.enter("binder")
+            try:
+                self._name_bucket(call, site, bound)
+                return original(jit, backend, kwargs, bound, *rest)
+            finally:
+                call.leave(depth)
+                if ours:
+                    self._calls.close(call)
+
+        return pack_args
+
+    def _name_bucket(self, call: OpenCall, site: Any, bound: Mapping[str, Any]) -> None:
+        try:
+            bucket = self._registry.thread.bucket = site.bucket(bound)
+            if call.bucket is None and call.kernel == site.name:
+                call.bucket = bucket
+        except Exception:
+            self._registry.fault("phases")
+
+    def _do_compile(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def do_compile(
+            jit: Any, key: Any, signature: Any, device: Any, constexprs: Any, options: Any, attrs: Any, warmup: Any
+        ) -> Any:
+            site = self._registry.site(jit) if self._enabled() else None
+            call, ours = self._calls.begin(site.name) if site is not None else (None, False)
+            if call is None or site is None:
+                return original(jit, key, signature, device, constexprs, options, attrs, warmup)
+            self.process_init(jit.device_caches[device][3])
+            depth = call.enter("lookup")
+            call.tier = "disk"
+            try:
+                self._explain(call, site.name, jit, signature, constexprs, attrs, options)
+                kernel = original(jit, key, signature, device, constexprs, options, attrs, warmup)
+                if kernel is not None and getattr(kernel, "hash", None) is not None:
+                    call.found(site.name, self._registry.thread.bucket or UNKNOWN_BUCKET, call.tier)
+                    self._count_variant(call, site.name, kernel.hash)
+                return kernel
+            except BaseException as error:
+                if ours:
+                    call.error = type(error).__name__
+                raise
+            finally:
+                call.leave(depth)
+                if ours:
+                    self._calls.close(call)
+
+        return do_compile
+
+    def _explain(
+        self, call: OpenCall, name: str, jit: Any, signature: Any, constexprs: Any, attrs: Any, options: Any
+    ) -> None:
+        try:
+            variant = variant_of(name, jit, signature, constexprs, attrs, options)
+            lines = self._memory.explain(variant)
+            if call.variant is None:  # an autotuned call makes many; the first says why the call was cold
+                call.variant = variant
+                call.reasons = (*call.reasons, *lines)
+        except Exception:
+            self._registry.fault("reasons")
+
+    def _count_variant(self, call: OpenCall, name: str, digest: str) -> None:
+        if call.hash is None:
+            call.hash = digest
+        seen = self._hashes.setdefault(name, set())
+        if len(seen) < MAX_HASHES:
+            seen.add(hash(digest))
+            self._registry.ledger.set(VARIANTS, (name,), len(seen))
+
+    def _get_cache_key(self, original: Any) -> Any:
+        """Also the start of a compile that no launch holds (Inductor's, an ahead-of-time one, another thread's)."""
+
+        @functools.wraps(original)
+        def get_cache_key(source: Any, *args: Any, **kwargs: Any) -> Any:
+            call = self._calls.current
+            if call is None and self._enabled():
+                call = self._unheld(source)
+            if call is None:
+                return original(source, *args, **kwargs)
+            depth = call.enter("lookup")
+            try:
+                return original(source, *args, **kwargs)
+            finally:
+                call.leave(depth)
+
+        return get_cache_key
+
+    def _unheld(self, source: Any) -> OpenCall | None:
+        jit = getattr(source, "fn", None)
+        if jit is None or not self._registry.watched(jit):
+            return None
+        caller = sys._getframe(2)  # compile(), or whoever wants a key
+        if caller.f_code.co_name != "compile":
+            return None
+        call, ours = self._calls.begin(name_of(jit))
+        if call is not None and ours:
+            call.frame = caller  # a stack without it means that it raised
+            call.kind = "compile"
+            call.tier = "disk"
+            call.reasons = ("compiled outside of a launch",)
+            call.enter("lookup")
+        return call
+
+    def _kernel_read(self, original: Any) -> Any:
+        """`CompiledKernel.__init__`, the last step of every compile() and of every hit."""
+
+        @functools.wraps(original)
+        def init(kernel: Any, source: Any, group: Any, digest: Any, *args: Any, **kwargs: Any) -> None:
+            call = self._calls.current
+            if call is None:
+                original(kernel, source, group, digest, *args, **kwargs)
+                return
+            depth = call.enter("cache_read")
+            try:
+                original(kernel, source, group, digest, *args, **kwargs)
+            finally:
+                call.leave(depth)
+            if call.kind == "compile" and call.frame is sys._getframe(1):
+                call.found(call.kernel, UNKNOWN_BUCKET, call.tier)
+                self._count_variant(call, call.kernel, digest)
+                self._calls.close(call)
+
+        return init
+
+    def _add_stages(self, original: Any) -> Any:
+        """Reached by compiles only, not by hits. Each stage of the pipeline becomes a phase under its own name."""
+
+        @functools.wraps(original)
+        def add_stages(backend: Any, stages: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            result = original(backend, stages, *args, **kwargs)
+            call = self._calls.current
+            if call is not None:
+                call.tier = "compile"
+                if call.stack and call.stack[-1].name == "lookup":
+                    call.switch("frontend")
+                for name, stage in list(stages.items()):
+                    stages[name] = self._calls.timed(name)(stage)
+            return result
+
+        return add_stages
+
+    def _remote_group(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def get_group(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(manager, *args, **kwargs)
+            call = self._calls.current
+            if call is not None and found:
+                call.tier = "remote"
+            return found
+
+        return get_group
+
+    def _init_handles(self, original: Any) -> Any:
+        calls, registry, enabled = self._calls, self._registry, self._enabled
+
+        @functools.wraps(original)
+        def init_handles(kernel: Any) -> Any:
+            if kernel.module is not None:
+                return None  # Triton's own first line: this runs on every launch
+            jit = getattr(kernel.src, "fn", None)
+            if jit is None or not enabled() or registry.site(jit) is None:
+                return original(kernel)
+            call, ours = calls.begin(name_of(jit))
+            if call is None:
+                return original(kernel)
+            if not call.lookups and not call.reasons:
+                call.reasons = (FIRST_LAUNCH,)
+            if call.bucket is None and call.frame is not None and "bound_args" in call.frame.f_locals:
+                self._name_bucket(call, registry.site(jit), call.frame.f_locals["bound_args"])
+            depth = call.enter("module_load")
+            try:
+                return original(kernel)
+            except BaseException as error:
+                if ours:
+                    call.error = type(error).__name__
+                raise
+            finally:
+                call.leave(depth)
+                if ours:
+                    calls.close(call)
+                elif kernel.module is not None and call.mode == "launch" and not call.stack:
+                    call.enter("first_launch")  # until the launch that holds the call returns
+
+        return init_handles
+
+
+# Imported by Triton inside the first binder call or compile.
+_LAZY_MODULES = (
+    "triton.experimental.gluon.nvidia.hopper",
+    "triton.tools.tensor_descriptor",
+    "triton.language.extra.cuda",
+    "triton.language.extra.cuda.libdevice",
+    "triton.compiler.code_generator",
+    "triton.compiler.errors",
+)
+
+
+def _sources() -> list[Any]:
+    from triton.compiler.compiler import ASTSource
+
+    try:
+        from triton.experimental.gluon._runtime import GluonASTSource
+    except ImportError:
+        return [ASTSource]
+    # A subclass that inherits make_ir is covered by its parent.
+    return [ASTSource, GluonASTSource] if "make_ir" in vars(GluonASTSource) else [ASTSource]
+
+
+def _backends() -> list[Any]:
+    from triton.backends import backends
+
+    return [backend.compiler for backend in backends.values()]
+
+
+def _launchers() -> list[Any]:
+    """The classes whose instances launch; on Triton 3.6 making one builds a C stub with gcc."""
+    found = []
+    for name, attribute in (("nvidia", "CudaLauncher"), ("amd", "HIPLauncher")):
+        try:
+            module = importlib.import_module(f"triton.backends.{name}.driver")
+        except Exception as error:  # a backend's driver module may need its own libraries
+            log.debug("tritonprobe: no launcher of %s: %s", name, error)
+            continue
+        if hasattr(module, attribute):
+            found.append(getattr(module, attribute))
+    return found

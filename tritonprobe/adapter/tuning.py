@@ -1,0 +1,151 @@
+"""Autotuning: sessions, trials and winners. Touches `Autotuner.prune_configs`, `_bench` and `check_disk_cache`.
+
+`prune_configs` runs only when the tuner has no answer for a key, so it begins the cold call; the guard around
+`Autotuner.run` ends it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tritonprobe.adapter.calls import Calls, OpenCall
+from tritonprobe.adapter.kernels import Registry, jit_function
+from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.rewrite import CELLS
+from tritonprobe.adapter.variants import text_of
+from tritonprobe.model import Trial, TrialOutcome, Tuning
+
+MAX_TRIALS = 4096  # kept of one session
+_OUTCOME: dict[str, TrialOutcome] = {
+    "OutOfResources": "out_of_resources",
+    "CompileTimeAssertionFailure": "compile_assertion",
+    "PTXASError": "ptxas_error",
+}
+
+
+class Session:
+    """One tuner looking for the winner of one key."""
+
+    __slots__ = ("end", "from_disk", "key", "pruned", "raw_key", "start", "trials", "tuner")
+
+    def __init__(self, tuner: Any, key: Any) -> None:
+        self.tuner = tuner
+        self.raw_key = key
+        self.key = text_of(key)
+        self.start = self.end = time.monotonic_ns()
+        self.trials: list[Trial] = []
+        self.pruned = 0
+        self.from_disk = False
+
+    def result(self) -> Tuning:
+        winner = None
+        if self.raw_key is not None:
+            winner = self.tuner.cache.get(self.raw_key)
+        return Tuning(
+            key=self.key,
+            trials=tuple(self.trials),
+            pruned=self.pruned,
+            winner=None if winner is None else str(winner),
+            from_disk=self.from_disk,
+            wall_ns=self.end - self.start,
+        )
+
+
+class Tunings:
+    def __init__(
+        self, registry: Registry, calls: Calls, enabled: Callable[[], bool], measures: Callable[[], bool]
+    ) -> None:
+        """``measures()`` says whether a benchmark on this device means anything."""
+        self._registry = registry
+        self._calls = calls
+        self._enabled = enabled
+        self._measures = measures
+
+    def install(self, patches: Patches) -> None:
+        from triton.runtime.autotuner import Autotuner
+
+        patches.replace(Autotuner, "prune_configs", self._prune_configs)
+        patches.replace(Autotuner, "_bench", self._bench)
+        patches.replace(Autotuner, "check_disk_cache", self._check_disk_cache)
+
+    def _prune_configs(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def prune_configs(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            call, ours = self._calls.begin() if self._enabled() else (None, False)
+            if call is None or ours or call.mode != "launch":
+                return original(tuner, *args, **kwargs)
+            if call.session is None:
+                key = sys._getframe(1).f_locals.get("key")
+                call.session = Session(tuner, key)
+                call.reasons = (*call.reasons, f"no autotune winner yet for {call.session.key}")
+                self._name_bucket(call, tuner, args)
+                call.enter("autotune")  # until the call ends; what it compiles is inside, under its own names
+            pruned = original(tuner, *args, **kwargs)
+            session = call.session
+            if session.tuner is tuner:
+                session.pruned = len(tuner.configs) - len(pruned)
+                session.end = time.monotonic_ns()
+            return pruned
+
+        return prune_configs
+
+    def _name_bucket(self, call: OpenCall, tuner: Any, args: tuple[Any, ...]) -> None:
+        try:
+            site = self._registry.site(jit_function(tuner))
+            if site is not None and call.bucket is None:
+                site.autotune_keys = tuple(tuner.keys)
+                kwargs = args[0] if args and isinstance(args[0], dict) else {}
+                call.bucket = site.bucket({**(tuner.nargs or {}), **kwargs})
+        except Exception:
+            self._registry.fault("tuning")
+
+    def _bench(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
+            jit = jit_function(tuner) if self._enabled() else None
+            site = self._registry.site(jit) if jit is not None else None
+            if site is None:
+                return original(tuner, *args, config=config, **meta)
+            call = self._calls.current
+            start = time.monotonic_ns()
+            if call is not None:
+                call.trial_error = None
+            with site.session("trial", CELLS):
+                timings = original(tuner, *args, config=config, **meta)
+            try:
+                if call is not None:
+                    self._record(call, tuner, config, timings, start)
+            except Exception:
+                self._registry.fault("tuning")
+            return timings
+
+        return bench
+
+    def _record(self, call: OpenCall, tuner: Any, config: Any, timings: Any, start: int) -> None:
+        session = call.session
+        if session is None or session.tuner is not tuner:
+            return
+        session.end = time.monotonic_ns()
+        milliseconds = timings[0] if isinstance(timings, (list, tuple)) else timings
+        failed = not math.isfinite(milliseconds)
+        outcome: TrialOutcome = _OUTCOME.get(call.trial_error or "", "error") if failed else "ok"
+        seconds = milliseconds / 1e3 if self._measures() and not failed else None
+        if len(session.trials) < MAX_TRIALS:
+            session.trials.append(Trial(str(config), outcome, seconds, session.end - start))
+
+    def _check_disk_cache(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def check_disk_cache(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(tuner, *args, **kwargs)
+            call = self._calls.current
+            if call is not None and call.session is not None and call.session.tuner is tuner:
+                call.session.from_disk = bool(found)
+                call.session.end = time.monotonic_ns()
+            return found
+
+        return check_disk_cache

@@ -1,0 +1,110 @@
+"""`probe`, `instrument` and `uninstrument`: what makes Triton's launches tell their story.
+
+    from tritonprobe import instrument, probe
+
+    @probe                                     # this kernel: the same object comes back
+    @triton.jit
+    def add_kernel(...): ...
+
+    @probe(bucket={"M": "pow2", "N": "exact"}) # ... with buckets of your own
+    @triton.autotune(configs=..., key=["N"])
+    @triton.jit
+    def matmul_kernel(...): ...
+
+    instrument()                               # every kernel of the process, those to come too
+    uninstrument()                             # and no trace is left
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from tritonprobe.runtime import current
+from tritonprobe.shapes.buckets import parse_spec
+
+if TYPE_CHECKING:
+    from tritonprobe.settings import Settings
+
+log = logging.getLogger("tritonprobe")
+
+K = TypeVar("K")
+Rules = Mapping[str, str | Sequence[int]]
+
+
+@overload
+def probe(kernel: K, /) -> K: ...
+@overload
+def probe(*, bucket: Rules | None = None) -> Callable[[K], K]: ...
+def probe(kernel: Any = None, /, *, bucket: Rules | None = None) -> Any:
+    """Watches one kernel: a ``@triton.jit``, ``@triton.heuristics`` or ``@triton.autotune`` object, returned as it came.
+
+    `bucket` gives arguments a rule: ``"exact"``, ``"pow2"`` or ascending edges. Without it the autotune key's arguments
+    make the bucket, else the integer arguments that are no strides. Raises TypeError on anything that is no kernel,
+    BucketSpecError on a rule that cannot be used.
+    """
+    if kernel is None:
+        if bucket is not None:
+            parse_spec(bucket)  # a wrong rule is told of where it is written
+        return lambda found: _probe(found, bucket)
+    return _probe(kernel, bucket)
+
+
+def _probe(kernel: Any, bucket: Rules | None) -> Any:
+    runtime = current()
+    if runtime.settings.disabled:
+        return kernel
+    from tritonprobe.adapter.kernels import jit_function
+
+    if not type(kernel).__module__.startswith("triton.") or jit_function(kernel) is None:
+        name = getattr(kernel, "__qualname__", None) or type(kernel).__qualname__
+        raise TypeError(
+            f"@probe takes a @triton.jit, @triton.heuristics or @triton.autotune kernel, and {name} is none: put it "
+            "above those decorators, or use @op(fallback=...) for a Python function with a Triton path"
+        )
+    spec = None if bucket is None else parse_spec(bucket, params=tuple(jit_function(kernel).arg_names))
+    runtime.adapter.install()
+    _apply_device(runtime.settings)
+    runtime.adapter.probe(kernel, spec)
+    return kernel
+
+
+def instrument() -> None:
+    """Watches every Triton kernel of the process, present and future. Calling it twice changes nothing.
+
+    Applies ``TRITONPROBE_DEVICE``. Raises UnsupportedTriton below Triton 3.6, SettingError on a bad setting.
+    """
+    runtime = current()
+    if runtime.settings.disabled:
+        log.info("tritonprobe: TRITONPROBE_DISABLED is set; nothing is watched")
+        return
+    runtime.adapter.install()
+    _apply_device(runtime.settings)
+    runtime.adapter.watch_everything()
+    runtime.describe()
+
+
+def uninstrument() -> None:
+    """Takes every patch back, `@probe`'s too: Triton and its kernels are as if we had never been there.
+
+    What was counted stays readable. A device from ``TRITONPROBE_DEVICE`` is given back as well.
+    """
+    global _restore_device
+    runtime = current()
+    runtime.adapter.watch_probed_only()
+    runtime.adapter.uninstall()
+    if _restore_device is not None:
+        _restore_device()
+        _restore_device = None
+
+
+_restore_device: Callable[[], None] | None = None
+
+
+def _apply_device(settings: Settings) -> None:
+    global _restore_device
+    if settings.device and _restore_device is None:
+        from tritonprobe.adapter.device import activate, parse_device
+
+        _restore_device = activate(parse_device(settings.device))

@@ -1,0 +1,170 @@
+"""The one live probe of a process: what every room shares, wired together.
+
+``current()`` makes it at first use. Nothing here knows Triton beyond handing things to the adapter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tritonprobe._version import __version__
+from tritonprobe.bus import Bus
+from tritonprobe.ledger import MemoryLedger
+from tritonprobe.ledger.record import Recorder
+from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, READY
+from tritonprobe.model import ColdCall, Event, LaunchError, RequestCost
+from tritonprobe.requests.live import Requests
+from tritonprobe.settings import Settings
+
+if TYPE_CHECKING:
+    from tritonprobe.adapter.calls import OpenCall
+    from tritonprobe.adapter.core import Adapter
+
+log = logging.getLogger("tritonprobe")
+
+
+class Runtime:
+    """The probe of one process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.ledger = MemoryLedger(settings.series_budget)
+        self.bus = Bus(on_error=self.fault)
+        self.cold_calls: deque[ColdCall] = deque(maxlen=settings.history)
+        self.requests: deque[RequestCost] = deque(maxlen=settings.history)
+        self.ready_unix_ns: int | None = None
+        self._open: dict[int, OpenCall] = {}  # thread -> its cold call in progress
+        self._said: set[str] = set()
+        self._lock = threading.RLock()
+        self._adapter: Adapter | None = None
+        self._info: tuple[str, ...] | None = None
+        self.live = Requests(self.bus, self.ledger, on_error=self.fault, open_stalls=self._open_stalls)
+        self.bus.subscribe(Recorder(self.ledger, settings, self.is_ready))
+        self.bus.subscribe(self._remember)
+
+    @property
+    def adapter(self) -> Adapter:
+        """Made at first use: importing tritonprobe imports no Triton."""
+        with self._lock:
+            if self._adapter is None:
+                from tritonprobe.adapter.core import Adapter
+
+                self._adapter = Adapter(
+                    ledger=self.ledger,
+                    fault=self.fault,
+                    buckets_per_kernel=self.settings.buckets_per_kernel,
+                    opened=self._opened,
+                    closed=self._closed,
+                    publish=self._launch_error,
+                )
+            return self._adapter
+
+    @property
+    def device(self) -> str:
+        """Where launches go: ``cuda:90 (NVIDIA H200)``, ``compile-only:cuda:90``, ``interpreter`` or ``none``."""
+        from tritonprobe.adapter.device import describe
+
+        return describe()
+
+    def is_ready(self) -> bool:
+        return self.ready_unix_ns is not None
+
+    def ready(self) -> None:
+        """The process takes traffic from now on; each cold call after it is an incident. The first call counts."""
+        if self.ready_unix_ns is None:
+            self.ready_unix_ns = time.time_ns()
+            self.ledger.set(READY, (), self.ready_unix_ns / 1e9)
+            self.describe()
+
+    def fault(self, part: str) -> None:
+        """Counts a fault of ours; the first of each part is logged with its traceback. Never raises."""
+        try:
+            self.ledger.add(ERRORS, (part,))
+            if part not in self._said:
+                self._said.add(part)
+                log.warning("tritonprobe: a fault in %s; the program is not affected", part, exc_info=True)
+        except Exception:
+            log.debug("tritonprobe: a fault could not be counted", exc_info=True)
+
+    def describe(self) -> None:
+        """Writes `info` once more, if what it says has changed."""
+        try:
+            import triton
+
+            info = (__version__, triton.__version__, self.device, self.adapter.counting)
+        except Exception:
+            self.fault("info")
+            return
+        if info != self._info:
+            if self._info is not None:
+                self.ledger.set(INFO, self._info, None)
+            self._info = info
+            self.ledger.set(INFO, info, 1.0)
+
+    def _opened(self, call: OpenCall) -> None:
+        try:
+            self._open[threading.get_ident()] = call
+            self._show_oldest()
+        except Exception:
+            self.fault("calls")
+
+    def _closed(self, call: OpenCall, cold: ColdCall) -> None:
+        """The end of a cold call. Requests hear of it before it leaves the list of those in progress."""
+        try:
+            cold = dataclasses.replace(
+                cold, after_ready=self.is_ready(), background=not self.live.is_serving(cold.thread)
+            )
+            self.live.stall(cold.start_ns, cold.end_ns, cold.thread)
+            self.bus.publish(cold)
+            if len(self.cold_calls) == 1:
+                self.describe()  # the device is known now
+        except Exception:
+            self.fault("calls")
+        finally:
+            self._open.pop(cold.thread, None)
+            self._show_oldest()
+
+    def _show_oldest(self) -> None:
+        starts = [call.unix for call in list(self._open.values())]
+        self.ledger.set(COLD_IN_PROGRESS, (self.settings.rank,), min(starts) / 1e9 if starts else None)
+
+    def _open_stalls(self) -> list[tuple[int, int]]:
+        return [(call.start, thread) for thread, call in list(self._open.items())]
+
+    def _launch_error(self, error: LaunchError) -> None:
+        self.bus.publish(error)
+
+    def _remember(self, event: Event) -> None:
+        if isinstance(event, ColdCall):
+            self.cold_calls.append(event)
+        elif isinstance(event, RequestCost):
+            self.requests.append(event)
+
+
+_current: Runtime | None = None
+_lock = threading.Lock()
+
+
+def current() -> Runtime:
+    """The process's runtime, made from the environment's settings at first use. Raises SettingError."""
+    global _current
+    if _current is None:
+        with _lock:
+            if _current is None:
+                _current = Runtime(Settings.from_env())
+    return _current
+
+
+def configure(**changes: object) -> None:
+    """Changes settings in code, before the probe is in use. Raises SettingError, or RuntimeError once it is."""
+    global _current
+    with _lock:
+        if _current is not None and _current._adapter is not None:
+            raise RuntimeError("configure() comes before the first probe, op, instrument, request or serve")
+        settings = (_current.settings if _current is not None else Settings.from_env()).with_(**changes)
+        _current = Runtime(settings)

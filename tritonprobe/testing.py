@@ -1,0 +1,43 @@
+"""For tests, yours and ours: record cold calls, forbid them, compile without a GPU.
+
+    with capture_cold_calls() as calls:
+        kernel[grid](x, 3)
+    assert calls[0].reasons == ("new kernel",)
+
+    with compile_only("cuda:90"):          # Triton's real compiler and caches; launches do nothing
+        kernel[grid](torch.empty(64), 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tritonprobe.adapter.device import compile_only
+from tritonprobe.model import ColdCall, Event
+from tritonprobe.runtime import current
+
+__all__ = ["capture_cold_calls", "compile_only", "no_cold_calls"]
+
+
+@contextmanager
+def capture_cold_calls() -> Iterator[list[ColdCall]]:
+    """A list that fills with the cold calls of watched kernels while the block runs, on every thread."""
+    calls: list[ColdCall] = []
+
+    def keep(event: Event) -> None:
+        if isinstance(event, ColdCall):
+            calls.append(event)
+
+    with current().bus.subscribed(keep):
+        yield calls
+
+
+@contextmanager
+def no_cold_calls() -> Iterator[None]:
+    """Raises AssertionError at the end of the block if a watched kernel was cold in it, naming each and why."""
+    with capture_cold_calls() as calls:
+        yield
+    if calls:
+        lines = [f"{c.kernel} {c.bucket}: {c.tier}, {c.wall_ns / 1e6:.1f} ms, {'; '.join(c.reasons)}" for c in calls]
+        raise AssertionError(f"{len(calls)} cold calls where none was allowed:\n" + "\n".join(lines))
