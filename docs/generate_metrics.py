@@ -1,0 +1,119 @@
+"""Writes docs/metrics.md from the schema table, the only place where metrics are defined.
+
+python docs/generate_metrics.py            writes the page
+python docs/generate_metrics.py --check    exit code 1 if the page is stale
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tritonprobe.ledger.schema import METRICS, PREFIX, Metric
+from tritonprobe.model import FALLBACK_REASONS, PHASES, TIERS, TRIAL_OUTCOMES
+
+PAGE = Path(__file__).with_name("metrics.md")
+
+HEAD = """# Metrics
+
+<!-- Written by docs/generate_metrics.py from tritonprobe/ledger/schema.py; do not edit. -->
+
+`/metrics` serves these families as Prometheus text, or as OpenMetrics to a scraper that asks for it. Names, labels and
+histogram bounds are API. A family, or a series, that has nothing to say is absent: unmeasured is never zero. The series
+named under "from the start" exist at 0 before anything happened, so that `increase()` sees the first event.
+"""
+
+LABELS = {
+    "kernel": "`module.qualname` of the `@triton.jit` function",
+    "bucket": "a named range of launch shapes, e.g. `M<=1024,N=4096`; `all` where a kernel has no dimensions",
+    "tier": "where a variant was found: " + ", ".join(f"`{t}`" for t in TIERS),
+    "phase": "of a cold call: " + ", ".join(f"`{p}`" for p in PHASES) + "; of a request: `before_first_token`, "
+    "`after_first_token`",
+    "waited": "`in_batch`: the stall lay in the request's own steps; `queued`: it waited for others'",
+    "rank": "the process's rank (`TRITONPROBE_RANK`, else `RANK`, else 0)",
+    "cause": "the argument or option that changed",
+    "outcome": "of an autotune configuration: " + ", ".join(f"`{o}`" for o in (*TRIAL_OUTCOMES, "pruned")),
+    "op": "`module.qualname` of the `@op` function, or the name it was given",
+    "path": "`triton` or `fallback`",
+    "reason": "of a fallback: " + ", ".join(f"`{r}`" for r in FALLBACK_REASONS),
+    "error": "the exception's type",
+    "model": "as `request(model=...)` said",
+    "metric": "the family whose series were turned away",
+    "part": "the part of tritonprobe that failed",
+    "version": "of tritonprobe",
+    "triton": "the version of Triton",
+    "device": "where launches go",
+    "binder": "how launches are counted (how-it-works.md)",
+}
+
+QUERIES = (
+    (
+        "Cold calls since the server takes traffic, each an incident",
+        "increase(tritonprobe_cold_calls_after_ready_total[5m])",
+    ),
+    (
+        "Which kernel and bucket they were",
+        "sum by (kernel, bucket, tier) (increase(tritonprobe_cold_calls_after_ready_by_kernel_total[1h])) > 0",
+    ),
+    ("Where cold time goes", "sum by (phase) (rate(tritonprobe_cold_seconds_total[5m]))"),
+    ("A cold call in progress for more than 10 s", "time() - tritonprobe_cold_call_start_timestamp_seconds > 10"),
+    (
+        "Share of lookups that memory answered",
+        (
+            'sum(rate(tritonprobe_cache_lookups_total{tier="memory"}[5m]))'
+            " / sum(rate(tritonprobe_cache_lookups_total[5m]))"
+        ),
+    ),
+    (
+        "P99 of the time to the first token",
+        "histogram_quantile(0.99, sum by (le) (rate(tritonprobe_time_to_first_token_seconds_bucket[5m])))",
+    ),
+    (
+        "Fallbacks by op and reason",
+        "sum by (op, reason) (rate(tritonprobe_fallbacks_total[5m])) > 0",
+    ),
+    ("Arguments and options that cause recompiles", "topk(10, sum by (kernel, cause) (tritonprobe_recompiles_total))"),
+)
+
+
+def page() -> str:
+    """The page's text."""
+    parts = [HEAD]
+    parts += [_family(metric) for metric in METRICS]
+    parts.append("## Labels\n")
+    used = dict.fromkeys(label for metric in METRICS for label in metric.labels)
+    parts.append("| label | values |\n|---|---|\n" + "".join(f"| `{name}` | {LABELS[name]} |\n" for name in used))
+    parts.append("## Questions, and the queries that answer them\n")
+    parts += [f"{question}:\n\n```promql\n{query}\n```\n" for question, query in QUERIES]
+    return "\n".join(parts)
+
+
+def _family(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels) or "none"
+    lines = [f"## `{PREFIX}{metric.name}`\n", f"{metric.help}\n", f"- {metric.kind}; labels: {labels}"]
+    if metric.bounds:
+        lines.append(f"- bounds in seconds: {', '.join(f'{bound:g}' for bound in metric.bounds)}")
+    if metric.created and metric.labels:
+        series = ", ".join(" and ".join(f"`{value}`" for value in values) for values in metric.created)
+        lines.append(f"- from the start: {series}")
+    if metric.limit is not None:
+        lines.append(f"- at most {metric.limit} series; those beyond count under `other`")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        sys.stderr.write("usage: python docs/generate_metrics.py [--check]\n")
+        return 2
+    text = page()
+    if not arguments:
+        PAGE.write_text(text)
+        return 0
+    if PAGE.exists() and PAGE.read_text() == text:
+        return 0
+    sys.stderr.write(f"{PAGE.name} is stale; run: python docs/generate_metrics.py\n")
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""The documentation says what the code does: the metrics page is fresh, its queries parse, links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from docs import generate_metrics
+from tests.conftest import require_tool
+from tritonprobe.ledger.schema import METRICS, PREFIX
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_metrics_page_is_up_to_date() -> None:
+    assert generate_metrics.PAGE.read_text() == generate_metrics.page(), "stale; run: python docs/generate_metrics.py"
+
+
+def test_a_stale_page_is_told_of(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(generate_metrics, "PAGE", tmp_path / "metrics.md")
+    assert generate_metrics.main(["--check"]) == 1
+    assert "metrics.md is stale" in capsys.readouterr().err
+    assert generate_metrics.main([]) == 0
+    assert generate_metrics.main(["--check"]) == 0
+
+
+def test_queries_ask_for_metrics_that_exist() -> None:
+    known = {PREFIX + metric.name for metric in METRICS}
+    for _, query in generate_metrics.QUERIES:
+        asked = {re.sub("_bucket$", "", name) for name in re.findall(rf"\b{PREFIX}\w+", query)}
+        assert asked
+        assert asked <= known
+
+
+def test_queries_parse(tmp_path: Path) -> None:
+    promtool = require_tool("promtool")
+    rules = [{"record": f"docs:query:{i}", "expr": query} for i, (_, query) in enumerate(generate_metrics.QUERIES)]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "docs", "rules": rules}]}))  # JSON is YAML
+    done = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(rules)} rules found" in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
