@@ -13,9 +13,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 LAST_LINES = 12
 """Lines of the log that an error shows."""
@@ -33,6 +34,10 @@ class Child:
     started_in: float
     _process: subprocess.Popen[str]
     _log: Path
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
@@ -63,44 +68,39 @@ def child(
         )
     try:
         url = _first_line(process, timeout)
-        if not url:
-            if process.poll() is not None or _ended_soon(process):
-                raise _death(process, log)
+        if url is None:
             raise ChildError(f"the server was not up after {timeout:.0f} s; the end of its log:\n{_tail(log)}")
+        if not url:
+            raise _death(process, log)
         yield Child(url, time.monotonic() - begin, process, log)
     finally:
         _end(process)
 
 
-def _first_line(process: subprocess.Popen[str], timeout: float) -> str:
-    """What the child prints first; empty if it ends or says nothing in time."""
+def _first_line(process: subprocess.Popen[str], timeout: float) -> str | None:
+    """What the child prints first; empty if it ends before, None if it says nothing in time."""
     assert process.stdout is not None
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_drain, args=(process.stdout, lines), daemon=True).start()
     try:
         return lines.get(timeout=timeout).strip()
     except queue.Empty:
-        return ""
+        return None
 
 
-def _drain(stdout: Iterator[str], lines: queue.SimpleQueue[str]) -> None:
+def _drain(stdout: IO[str], lines: queue.SimpleQueue[str]) -> None:
     """Passes the first line on and reads the rest, so that a talkative child never blocks on a full pipe."""
-    lines.put(next(stdout, ""))
-    for _ in stdout:
-        pass
-
-
-def _ended_soon(process: subprocess.Popen[str]) -> bool:
-    """Whether a child that closed its output is about to exit."""
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    with stdout:
+        lines.put(next(stdout, ""))
+        for _ in stdout:
+            pass
 
 
 def _death(process: subprocess.Popen[str], log: Path) -> ChildError:
-    code = process.wait()
+    try:
+        code = process.wait(timeout=GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return ChildError(f"the server closed its output and hangs; the end of its log:\n{_tail(log)}")
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return ChildError(f"the server {how}; the end of its log:\n{_tail(log)}")
 
@@ -112,12 +112,13 @@ def _tail(log: Path) -> str:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """Asks the child's group to end, then makes it."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            os.killpg(process.pid, how)
-            try:
-                process.wait(timeout=GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
-    if process.stdout is not None:
-        process.stdout.close()
+    _signal(process, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=GRACE_SECONDS)
+    _signal(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(process: subprocess.Popen[str], how: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, how)
