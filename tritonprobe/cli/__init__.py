@@ -1,1 +1,33 @@
+"""The command line: `tritonprobe VERB`. One file a verb, loaded when the verb is used, so that help costs nothing.
 
+Exit codes of every verb: 0, it did what was asked; 1, it ran and the result is bad; 2, the input cannot be used (one
+line on standard error says what, where, and what would do); 130, stopped with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tritonprobe.cli.group import Verb, VerbGroup, show_version
+
+VERBS = (
+    Verb("bench", "tritonprobe.cli.bench:bench", "Replay a trace of requests against a server, or make one up."),
+    Verb("demo", "tritonprobe.cli.demo:demo", "Serve, send traffic twice, and show what cold kernels cost."),
+)
+
+main = VerbGroup(
+    "tritonprobe",
+    verbs=VERBS,
+    help="Which requests waited for a compile, a tuning or a cold cache, for which kernel, and why.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=show_version,
+            help="Show the version.",
+        )
+    ],
+)
