@@ -43,7 +43,7 @@ class Runtime:
         self._lock = threading.RLock()
         self._adapter: Adapter | None = None
         self._info: tuple[str, ...] | None = None
-        self.live = Requests(self.bus, self.ledger, on_error=self.fault, open_stalls=self._open_stalls)
+        self.live = Requests(self.bus, on_error=self.fault, open_stalls=self._open_stalls)
         self.bus.subscribe(Recorder(self.ledger, settings, self.is_ready))
         self.bus.subscribe(self._remember)
 

@@ -1,0 +1,483 @@
+"""Live requests: what a server writes, and what it learns. Time is a number that the test turns."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tritonprobe.bus import Bus
+from tritonprobe.model import Event, Exposure, RequestCost
+from tritonprobe.requests import LiveRequest, Requests, live
+from tritonprobe.requests.exposure import exposure
+
+HERE = threading.get_ident()
+ELSEWHERE = HERE + 1
+
+
+class Server:
+    """A server with a clock that stands still until told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.errors: list[str] = []
+        self.open: list[tuple[int, int]] = []
+        self.finished: list[RequestCost] = []
+        bus = Bus()
+        bus.subscribe(self._take)
+        self.requests = Requests(
+            bus,
+            clock=lambda: self.now,
+            unix_clock=lambda: 1_700_000_000_000_000_000 + self.now,
+            on_error=self.errors.append,
+            open_stalls=lambda: self.open,
+        )
+
+    def _take(self, event: Event) -> None:
+        assert isinstance(event, RequestCost)
+        self.finished.append(event)
+
+    def at(self, now: int) -> Server:
+        self.now = now
+        return self
+
+    @contextmanager
+    def cold_call(self, start: int, end: int, thread: int = HERE) -> Iterator[None]:
+        """A cold call: in progress inside the block, reported at its end, as the runtime does it."""
+        self.at(start).open.append((start, thread))
+        yield
+        self.at(end).requests.stall(start, end, thread)
+        self.open.remove((start, thread))
+
+    def stall(self, start: int, end: int, thread: int = HERE) -> None:
+        with self.cold_call(start, end, thread):
+            pass
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+# What a server writes
+
+
+def test_a_request_from_arrival_to_end(server: Server):
+    with server.at(100).requests.request("r1", model="tiny") as r:
+        server.at(400)
+        r.token()
+        server.at(900)
+        r.token(4)
+        server.at(1000)
+    assert server.finished == [
+        RequestCost(
+            id="r1",
+            model="tiny",
+            start_ns=100,
+            first_token_ns=400,
+            end_ns=1000,
+            unix_ns=1_700_000_000_000_000_000 + 100,
+            tokens=5,
+        )
+    ]
+    assert server.finished[0].ttft_ns == 300
+    assert server.finished[0].tpot_ns == 150
+    assert server.errors == []
+
+
+def test_what_did_not_happen_is_absent(server: Server):
+    with server.requests.request() as r:
+        pass
+    assert r.id == server.finished[0].id
+    assert server.finished[0].first_token_ns is None
+    assert server.finished[0].ttft_ns is None
+    assert server.finished[0].tpot_ns is None
+
+
+def test_requests_without_an_id_are_numbered(server: Server):
+    for _ in range(2):
+        server.requests.request().finish()
+    assert [cost.id for cost in server.finished] == ["request-1", "request-2"]
+
+
+def test_texts_are_bounded(server: Server):
+    server.requests.request("i" * 999, model="m" * 999).finish("e" * 999)
+    cost = server.finished[0]
+    assert (len(cost.id), len(cost.model), len(cost.error or "")) == (128, 128, 128)
+
+
+def test_the_servers_own_exception_goes_on_and_is_named(server: Server):
+    fault = KeyError("theirs")
+    with pytest.raises(KeyError) as raised, server.requests.request():
+        raise fault
+    assert raised.value is fault
+    assert server.finished[0].error == "KeyError"
+
+
+def test_an_engines_exception_goes_through_a_step(server: Server):
+    r = server.requests.request()
+    with pytest.raises(ZeroDivisionError), server.requests.step([r]):
+        raise ZeroDivisionError
+    assert server.finished == []
+    r.finish(error="engine_died")
+    assert server.finished[0].error == "engine_died"
+
+
+def test_a_cancelled_task_finishes_its_request(server: Server):
+    async def main() -> None:
+        async def handler() -> None:
+            with server.requests.request():
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(handler())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert server.finished[0].error == "CancelledError"
+
+
+def test_finishing_by_hand_inside_the_block_is_fine(server: Server):
+    with server.requests.request() as r:
+        r.finish(error="client_gone")
+    assert [cost.error for cost in server.finished] == ["client_gone"]
+    assert server.errors == []
+
+
+# What it learns
+
+
+def test_a_stall_in_its_own_step_and_one_it_waited_for(server: Server):
+    """Another's compile (10-50) while it queues; its own (60-80) in its prefill; another's (110-130) after that."""
+    r = server.requests.request("r")
+    other = server.requests.request("other")
+    with server.at(5).requests.step([(other, 12)]):
+        server.stall(10, 50)
+    with server.at(55).requests.step([(r, 7), (other, 1)]):
+        server.stall(60, 80)
+        r.token()
+    with server.at(100).requests.step([other]):
+        server.stall(110, 130)
+    server.at(150)
+    r.finish()
+    assert server.finished[0].before == Exposure(in_batch_ns=20, queued_ns=40)
+    assert server.finished[0].after == Exposure(in_batch_ns=0, queued_ns=20)
+    other.finish()
+    assert server.finished[1].before == Exposure(in_batch_ns=80, queued_ns=0)
+
+
+def test_a_stall_that_began_before_the_request_counts_from_its_arrival(server: Server):
+    first = server.requests.request()
+    with server.cold_call(10, 100):
+        late = server.at(70).requests.request()
+    first.finish()
+    late.finish()
+    assert [cost.before.queued_ns for cost in server.finished] == [90, 30]
+
+
+def test_a_cold_call_in_progress_counts_up_to_the_end(server: Server):
+    """A client that gives up during a compile stood behind it, although nobody knows yet how long it will take."""
+    r = server.requests.request()
+    with server.cold_call(10, 100):
+        server.at(40)
+        r.finish(error="client_gone")
+    assert server.finished[0].before == Exposure(queued_ns=30)
+
+
+def test_a_request_that_ends_inside_its_step_keeps_that_step(server: Server):
+    r = server.requests.request()
+    with server.at(5).requests.step([r]):
+        server.stall(10, 30)
+        r.finish()
+    assert server.finished[0].before == Exposure(in_batch_ns=20)
+
+
+def test_once_steps_are_known_other_threads_cold_calls_do_not_count(server: Server):
+    r = server.requests.request()
+    server.stall(0, 10, ELSEWHERE)
+    with server.requests.step([]):
+        pass
+    server.stall(20, 25)
+    assert server.requests.is_serving(HERE)
+    assert not server.requests.is_serving(ELSEWHERE)
+    r.finish()
+    assert server.finished[0].before == Exposure(queued_ns=5)
+
+
+def test_a_second_serving_threads_stall_counts_in_the_first_ones_step(server: Server):
+    """Two ranks as threads of one process: the one that compiles holds up the other."""
+    r = server.requests.request()
+
+    def rank() -> None:
+        with server.requests.step([]):
+            server.requests.stall(10, 40, threading.get_ident())
+
+    with server.requests.step([r]):
+        thread = threading.Thread(target=rank)
+        thread.start()
+        thread.join()
+        server.at(50)
+    r.finish()
+    assert server.finished[0].before == Exposure(in_batch_ns=30)
+
+
+def test_stalls_are_kept_only_while_a_live_request_may_need_them(server: Server):
+    server.stall(0, 10)
+    assert server.requests._stalls.between(0, 99) == []
+    r = server.requests.request()
+    server.stall(20, 30)
+    assert server.requests._stalls.between(0, 99) == [(20, 30)]
+    r.finish()
+    late = server.at(50).requests.request()
+    server.stall(60, 70)
+    assert server.requests._stalls.between(0, 99) == [(60, 70)]
+    late.finish()
+
+
+# Bounds
+
+
+def test_a_long_request_keeps_its_exposure_through_thousands_of_steps(server: Server):
+    """A stall in one of its own steps, then one in another's, every 100 steps: few enough to be remembered exactly."""
+    r, other = server.requests.request(), server.requests.request()
+    now = 0
+    for i in range(10 * live.MAX_WINDOWS):
+        for batch in ([r], [other]):
+            with server.at(now).requests.step(batch):
+                if i % 100 == 0:
+                    server.stall(now + 1, now + 4)
+                server.at(now + 8)
+            now += 10
+    r.finish()
+    stalls = -(-10 * live.MAX_WINDOWS // 100)
+    assert server.finished[0].before == Exposure(in_batch_ns=3 * stalls, queued_ns=3 * stalls)
+    assert len(r._windows) <= live.MAX_WINDOWS
+    assert len(r._stalled) <= live.MAX_WINDOWS // 2
+
+
+def test_beyond_its_bound_in_batch_takes_from_queued_and_the_whole_stays(server: Server):
+    r, other = server.requests.request(), server.requests.request()
+    rounds = 2 * live.MAX_WINDOWS
+    for i in range(rounds):
+        with server.at(20 * i).requests.step([r]):
+            server.stall(20 * i, 20 * i + 4)
+        with server.at(20 * i + 10).requests.step([other]):
+            server.stall(20 * i + 10, 20 * i + 14)
+    r.finish()
+    before = server.finished[0].before
+    assert before.total_ns == 8 * rounds
+    assert 4 * rounds < before.in_batch_ns <= 8 * rounds
+    assert len(r._stalled) <= live.MAX_WINDOWS // 2
+
+
+# (what happens, to which of three requests, after how long, for how long)
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(["step", "stall", "token", "finish"]), st.integers(0, 2), st.integers(0, 5), st.integers(0, 5)
+    ),
+    max_size=60,
+)
+
+
+@given(actions, st.sampled_from([2, 3, 512]))
+def test_figures_match_the_definition_for_any_order_of_events(actions, max_windows):
+    """The same as `exposure` says of everything that happened; with few windows the sum still holds."""
+    server = Server()
+    old, live.MAX_WINDOWS = live.MAX_WINDOWS, max_windows
+    try:
+        requests = [server.requests.request(str(i)) for i in range(3)]
+        steps: dict[str, list[tuple[int, int]]] = {r.id: [] for r in requests}
+        stalls: list[tuple[int, int]] = []
+        first: dict[str, int] = {}
+        ended: set[str] = set()
+        with server.requests.step([]):
+            pass
+        for action, who, gap, length in actions:
+            r = requests[who]
+            start, end = server.now + gap, server.now + gap + length
+            if r.id in ended:
+                continue
+            if action == "step":
+                with server.at(start).requests.step([r]):
+                    server.stall(start, end)
+                    server.at(end + 1)
+                steps[r.id].append((start, end + 1))
+                stalls.append((start, end))
+            elif action == "stall":
+                server.stall(start, end)
+                stalls.append((start, end))
+            elif action == "token":
+                r.token()
+                first.setdefault(r.id, server.now)
+            else:
+                r.finish()
+                ended.add(r.id)
+        for r in requests:
+            if r.id not in ended:
+                r.finish()
+        for cost in server.finished:
+            life = (cost.start_ns, cost.end_ns)
+            before, after = exposure(life, first.get(cost.id), steps[cost.id], stalls)
+            assert (cost.before.total_ns, cost.after.total_ns) == (before.total_ns, after.total_ns)
+            if max_windows == 512:
+                assert (cost.before, cost.after) == (before, after)
+            else:
+                assert cost.before.in_batch_ns + cost.after.in_batch_ns >= before.in_batch_ns + after.in_batch_ns
+        assert server.errors == []
+    finally:
+        live.MAX_WINDOWS = old
+
+
+# Misuse is counted, said once, and harmless
+
+
+def test_finishing_twice(server: Server, caplog: pytest.LogCaptureFixture):
+    r = server.requests.request("r")
+    server.at(10)
+    r.finish()
+    server.at(99)
+    r.finish(error="late")
+    r.finish()
+    assert [(cost.end_ns, cost.error) for cost in server.finished] == [(10, None)]
+    assert server.errors == ["requests", "requests"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "tritonprobe: request 'r' was finished twice; the first time counts (said once, counted in errors_total)"
+    ]
+
+
+def test_a_token_after_the_end(server: Server, caplog: pytest.LogCaptureFixture):
+    r = server.requests.request("r")
+    r.finish()
+    r.token()
+    assert server.finished[0].tokens == 0
+    assert server.errors == ["requests"]
+    assert "request 'r' got a token after it had finished" in caplog.text
+
+
+@pytest.mark.parametrize("n", [-1, 1.0, "2", None])
+def test_a_token_count_that_is_none(server: Server, n):
+    r = server.requests.request()
+    r.token(n)
+    r.finish()
+    assert server.finished[0].first_token_ns is None
+    assert server.errors == ["requests"]
+
+
+def test_no_tokens_this_step_is_no_first_token(server: Server):
+    r = server.requests.request()
+    r.token(0)
+    r.finish()
+    assert server.finished[0].first_token_ns is None
+    assert server.errors == []
+
+
+@pytest.mark.parametrize("batch", [None, 7, [None], ["r1"], [("r1", 3)], [()]])
+def test_a_batch_that_holds_no_requests(server: Server, batch):
+    with server.requests.step(batch):
+        pass
+    assert server.errors == ["requests"]
+
+
+def test_the_good_part_of_a_batch_is_used(server: Server):
+    r = server.requests.request()
+    with server.requests.step(["oops", r]):  # type: ignore[list-item]  # the point
+        server.stall(0, 10)
+    r.finish()
+    assert server.finished[0].before == Exposure(in_batch_ns=10)
+
+
+def test_a_request_that_is_dropped_without_finish(server: Server, caplog: pytest.LogCaptureFixture):
+    server.requests.request("lost")
+    gc.collect()
+    keeps = server.requests.request("next")
+    assert server.errors == ["requests"]
+    assert server.finished == []
+    assert len(server.requests._live) == 1
+    assert "dropped without finish()" in caplog.text
+    keeps.finish()
+
+
+def test_too_many_live_requests(server: Server, monkeypatch: pytest.MonkeyPatch):
+    """The oldest is given up: its figures would no longer be an upper bound, so there are none."""
+    monkeypatch.setattr(live, "MAX_LIVE", 2)
+    requests = [server.requests.request(str(i)) for i in range(3)]
+    for r in requests:
+        r.finish()
+    assert [cost.id for cost in server.finished] == ["1", "2"]
+    assert server.errors == ["requests"]
+
+
+def test_a_faulty_provider_of_open_calls_harms_nobody(caplog: pytest.LogCaptureFixture):
+    def faulty() -> list[tuple[int, int]]:
+        raise RuntimeError("ours")
+
+    errors: list[str] = []
+    requests = Requests(Bus(), on_error=errors.append, open_stalls=faulty)
+    r = requests.request("r")
+    for _ in range(live.MAX_WINDOWS + 1):
+        with requests.step([r]):
+            pass
+    r.finish()
+    assert errors == ["requests", "requests"]
+    assert "RuntimeError: ours" in caplog.text
+
+
+def test_nothing_is_said_when_all_is_well(server: Server, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.DEBUG), server.requests.request() as r, server.requests.step([r]):
+        r.token()
+    assert caplog.records == []
+
+
+# Threads
+
+
+def test_many_threads_share_requests_steps_and_stalls():
+    """Real clock: eight server threads hold requests that two engine threads step; no token or request is lost."""
+    finished: list[RequestCost] = []
+    errors: list[str] = []
+    bus = Bus()
+    bus.subscribe(lambda event: finished.append(event) if isinstance(event, RequestCost) else None)
+    requests = Requests(bus, on_error=errors.append)
+    running: list[LiveRequest] = []
+    stop = threading.Event()
+
+    def engine() -> None:
+        while not stop.is_set():
+            batch = running[:]
+            with requests.step([(r, 1) for r in batch]):
+                start = requests._clock()
+                requests.stall(start, requests._clock(), threading.get_ident())
+
+    def serve() -> None:
+        for _ in range(100):
+            with requests.request(model="tiny") as r:
+                running.append(r)
+                for _ in range(5):
+                    r.token()
+                running.remove(r)
+
+    engines = [threading.Thread(target=engine) for _ in range(2)]
+    servers = [threading.Thread(target=serve) for _ in range(8)]
+    for thread in engines + servers:
+        thread.start()
+    for thread in servers:
+        thread.join()
+    stop.set()
+    for thread in engines:
+        thread.join()
+
+    assert len(finished) == 800
+    assert all(cost.tokens == 5 for cost in finished)
+    assert all(0 <= cost.before.total_ns + cost.after.total_ns <= cost.end_ns - cost.start_ns for cost in finished)
+    assert errors == []
+    assert requests._live == {}
+    assert requests._steps == {}

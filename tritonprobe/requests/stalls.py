@@ -1,0 +1,68 @@
+"""The stall: when serving threads were in cold calls. Knows intervals and thread idents; keeps both bounded.
+
+A thread that has run a step is a serving thread. While no thread has ever run one (a server without `step`), every
+thread counts whose cold calls the runtime reports; it never reports background threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable
+
+from tritonprobe.requests.exposure import Interval, coalesce, union
+
+MAX_STALLS = 4096
+"""Finished cold calls remembered. Beyond it the narrowest gaps between those that count are closed: the stall may then
+be too long, never too short."""
+MAX_THREADS = 4096
+"""Serving threads remembered."""
+
+OpenStalls = Callable[[], Iterable[tuple[int, int]]]
+"""Gives (start_ns, thread) of each cold call in progress. A call must stay in it until `Stalls.add` was told of its
+end, or a request that finishes just then would miss it; being in both places does no harm."""
+
+_COUNTED = -1  # stands for "a thread that counted when its stalls were merged"; no thread has a negative ident
+
+
+class Stalls:
+    """What the serving threads spent in cold calls, as far as a live request may ask for it."""
+
+    __slots__ = ("_finished", "_lock", "_open", "_serving")
+
+    def __init__(self, open_stalls: OpenStalls) -> None:
+        self._open = open_stalls
+        self._lock = threading.Lock()
+        self._serving: set[int] = set()
+        self._finished: list[tuple[int, int, int]] = []  # (end, start, thread), sorted
+
+    def serve(self, thread: int) -> None:
+        """From now on, and for what is remembered, `thread` is a serving thread."""
+        if thread not in self._serving and len(self._serving) < MAX_THREADS:
+            self._serving.add(thread)
+
+    def add(self, start: int, end: int, thread: int, needed_from: int) -> None:
+        """Remembers a finished cold call, and forgets what ended before `needed_from`."""
+        with self._lock:
+            insort(self._finished, (end, start, thread))
+            del self._finished[: bisect_left(self._finished, (needed_from + 1,))]
+            if len(self._finished) > MAX_STALLS:
+                counted = union((start, end) for end, start, thread in self._finished if self.counts(thread))
+                self._finished = [(end, start, _COUNTED) for start, end in coalesce(counted, MAX_STALLS // 2)]
+
+    def between(self, since: int, now: int, *, everyone: bool = False) -> list[Interval]:
+        """The stall from `since` to `now` as sorted, disjoint intervals; cold calls in progress last until `now`.
+
+        With `everyone`, threads that have not run a step count too: they may yet become serving threads.
+        """
+        in_progress = [(start, now, thread) for start, thread in self._open()]  # first: see OpenStalls
+        with self._lock:
+            finished = self._finished[bisect_left(self._finished, (since + 1,)) :]
+        found = in_progress + [(start, end, thread) for end, start, thread in finished]
+        return union(
+            (max(start, since), min(end, now)) for start, end, thread in found if everyone or self.counts(thread)
+        )
+
+    def counts(self, thread: int) -> bool:
+        """Whether `thread` is a serving thread as far as is known now."""
+        return not self._serving or thread in self._serving or thread == _COUNTED
