@@ -47,6 +47,14 @@ def test_a_kernel_compiled_before_the_probe_has_hits_once_a_variant_is_known() -
     assert memory(ledger) == {("k", "all"): 7}
 
 
+def test_a_call_that_raised_before_a_variant_was_found_is_in_no_tier() -> None:
+    ledger = MemoryLedger()
+    ledger.add(schema.LAUNCHES, ("k", "all"), 10)
+    ledger.add(schema.LOOKUPS, ("k", "all", "compile"))
+    ledger.add(schema.LOOKUPS_FAILED, ("k", "all"), 3)
+    assert memory(ledger) == {("k", "all"): 6}
+
+
 def test_lookups_under_another_bucket_make_nothing_negative() -> None:
     ledger = MemoryLedger()
     ledger.add(schema.LAUNCHES, ("k", "a"), 1)

@@ -1,12 +1,11 @@
 """The `memory` tier of `cache_lookups_total`, derived when a ledger is read: a hot launch counts in one cell only.
 
-Every launch, trial and warm-up looks in memory first, and each miss there is one lookup in a further tier. So, for
-each kernel and bucket, ``memory = launches + trials + warm-ups - lookups in further tiers``. What that can say:
+Every launch, trial and warm-up looks in memory first, and each miss there is one lookup in a further tier or fails. So,
+for each kernel and bucket, ``memory = launches + trials + warm-ups - lookups in further tiers - failed lookups``:
 
 - It needs evidence that Triton's in-memory cache is asked at all: a lookup in a further tier, or a known variant
   (`variants`). The interpreter has neither, so its kernels have no tiers. A kernel compiled before the probe came has
   none until a variant of it is known; from then on its earlier launches count, as they were hits.
-- A call that raised before it looked counts as a hit, for `launch_errors_total` knows no bucket.
 - Lookups recorded under another bucket than their launch leave the launch's bucket too high. Nothing goes below zero.
 - Once `series_dropped_total` counts lookups, some of a pair's stand under `other`: its hits are an upper bound.
 - A cold call in progress has counted its launch and trials, but not yet where it found them. Until it ends, each pair
@@ -19,7 +18,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from tritonprobe.ledger.schema import COLD_IN_PROGRESS, LAUNCHES, LOOKUPS, TRIALS, VARIANTS, WARMUPS
+from tritonprobe.ledger.schema import COLD_IN_PROGRESS, LAUNCHES, LOOKUPS, LOOKUPS_FAILED, TRIALS, VARIANTS, WARMUPS
 from tritonprobe.ledger.store import Sample
 
 MEMORY = "memory"
@@ -53,6 +52,9 @@ class MemoryTier:
             if tier != MEMORY:
                 further[kernel, bucket] += sample.value
                 compiled.add(kernel)
+        for sample in readings.get(LOOKUPS_FAILED.name, ()):
+            kernel, bucket = sample.labels
+            further[kernel, bucket] += sample.value
         in_progress = bool(readings.get(COLD_IN_PROGRESS.name))
         with self._lock:
             return [

@@ -84,8 +84,14 @@ TRIALS = Metric(
 LOOKUPS = Metric(
     "cache_lookups_total",
     "counter",
-    "Variant lookups by the tier that answered; `memory`: launches, trials and warm-ups less the lookups further on.",
+    "Variant lookups by the tier that answered; `memory`: launches, trials and warm-ups that went no further.",
     ("kernel", "bucket", "tier"),
+)
+LOOKUPS_FAILED = Metric(
+    "lookups_failed_total",
+    "counter",
+    "Launches, trials and warm-ups that raised before a variant was found: they are in no tier.",
+    ("kernel", "bucket"),
 )
 COLD_SECONDS = Metric("cold_seconds_total", "counter", "Wall time of cold calls by phase.", ("kernel", "phase", "rank"))
 COLD_CALL_SECONDS = Metric(
@@ -183,6 +189,7 @@ METRICS: tuple[Metric, ...] = (
     TRIALS,
     COLD_IN_PROGRESS,  # between launches and lookups: `derive` relies on being read in this order
     LOOKUPS,
+    LOOKUPS_FAILED,
     COLD_SECONDS,
     COLD_CALL_SECONDS,
     RECOMPILES,
