@@ -34,7 +34,7 @@ def send_one(server: ScriptedServer, script: Script, tokens: int = 4, **load: An
 
 
 def test_ttft_tpot_and_end_to_end_agree_with_the_servers_clock(server):
-    outcome = send_one(server, Script(before_first=0.2, between=0.05), tokens=5)
+    outcome = send_one(server, Script(before_first=0.2, between=0.4), tokens=3)
     (served,) = server.served
     assert outcome.ttft is not None
     assert outcome.tpot is not None
@@ -43,10 +43,9 @@ def test_ttft_tpot_and_end_to_end_agree_with_the_servers_clock(server):
     decode = served.sent[-1] - served.sent[0]
     assert ttft >= 0.2
     assert ttft <= outcome.ttft < ttft + SLACK  # the client waits for the network besides
-    assert outcome.tpot == pytest.approx(decode / 4, abs=SLACK / 4)
-    assert outcome.tpot > 0.04
-    assert outcome.ttft + decode * 0.9 <= outcome.e2e < ttft + decode + SLACK
-    assert (outcome.tokens, outcome.status, outcome.error, outcome.id) == (5, 200, None, "cmpl-1")
+    assert outcome.tpot == pytest.approx(decode / 2, abs=0.1)
+    assert ttft + decode <= outcome.e2e < ttft + decode + SLACK
+    assert (outcome.tokens, outcome.status, outcome.error, outcome.id) == (3, 200, None, "cmpl-1")
 
 
 def test_requests_go_out_at_the_traces_times(server):
@@ -82,12 +81,12 @@ def test_what_a_server_is_sent(server):
 
 def test_a_full_client_says_how_late_it_was(server):
     """One request at a time: the second waits in the client for the first, and no latency hides or includes that."""
-    server.script = lambda body: Script(before_first=0.3)
+    server.script = lambda body: Script(before_first=0.6)
     first, second = send(trace((0.0, 1, 1), (0.0, 1, 1)), Load(server.url, in_flight=1)).outcomes
     assert first.late < SLACK
-    assert 0.3 <= second.late < 0.3 + SLACK
+    assert 0.6 <= second.late < 0.6 + SLACK
     assert second.ttft is not None
-    assert 0.3 <= second.ttft < 0.3 + SLACK
+    assert 0.6 <= second.ttft < 0.6 + SLACK
 
 
 @pytest.mark.parametrize(("usage", "ids"), [(True, False), (False, True), (False, False)])

@@ -33,7 +33,7 @@ def bench() -> None:
     """Replay a trace of requests against a server, or make one up."""
 
 
-@bench.command()
+@bench.command(short_help="Replay a trace against a server and print its latencies.")
 @click.argument("trace", metavar="TRACE")
 @click.option(
     "--url", required=True, help="The server, e.g. http://127.0.0.1:8000; it speaks OpenAI's /v1/completions."
@@ -102,7 +102,7 @@ def serve(
     ctx.exit(1 if summary.failed else 0)
 
 
-@bench.command("trace")
+@bench.command("trace", short_help="Make a trace up.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same trace.")
 @click.option("--requests", default=100, show_default=True, help="How many.", metavar="N")
 @click.option("--rate", type=float, help="Requests a second, in the long run.  [default: the Azure trace's, about 2.5]")

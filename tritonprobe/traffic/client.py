@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -97,9 +98,8 @@ async def replay(
     `on_outcome` hears of each request as it ends. Setting `stop` ends the replay at once: open requests are recorded as
     interrupted, the others not sent.
     """
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=load.in_flight)
-    async with httpx.AsyncClient(timeout=load.timeout, limits=limits, trust_env=False) as http:
-        sender = _Sender(trace, load, http, on_outcome)
+    async with _Lanes(load.timeout) as lanes:
+        sender = _Sender(trace, load, lanes, on_outcome)
         sending = asyncio.create_task(sender.send_all())
         stopping = asyncio.create_task((stop or asyncio.Event()).wait())
         try:
@@ -119,16 +119,14 @@ async def replay(
 class _Sender:
     """Sends the requests of one replay, each in a task of its own."""
 
-    def __init__(
-        self, trace: Trace, load: Load, http: httpx.AsyncClient, on_outcome: Callable[[Outcome], None] | None
-    ) -> None:
+    def __init__(self, trace: Trace, load: Load, lanes: _Lanes, on_outcome: Callable[[Outcome], None] | None) -> None:
         self.open: set[asyncio.Task[None]] = set()
         self.outcomes: list[Outcome] = []
         self.clipped = 0
         self.start = perf_counter()
         self._trace = trace
         self._load = load
-        self._http = http
+        self._lanes = lanes
         self._on_outcome = on_outcome
         self._slots = asyncio.Semaphore(load.in_flight)
 
@@ -192,7 +190,7 @@ class _Sender:
     async def _exchange(self, body: bytes, answer: Answer) -> None:
         headers = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
         url = self._load.endpoint("completions")
-        async with self._http.stream("POST", url, content=body, headers=headers) as response:
+        async with self._lanes.one() as http, http.stream("POST", url, content=body, headers=headers) as response:
             answer.status = response.status_code
             if response.status_code != 200:
                 raise AnswerError(f"http {response.status_code}", await _beginning(response))
@@ -233,6 +231,39 @@ class _Sender:
         self.outcomes.append(outcome)
         if self._on_outcome is not None:
             self._on_outcome(outcome)
+
+
+class _Lanes:
+    """As many connections as requests are open, each an httpx client of its own.
+
+    One client with all of them would look through its whole pool for each request, and again for each that ends: with a
+    few hundred open, that takes longer than everything else this client does, and would be measured as the server's.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._tls = httpx.create_ssl_context()
+        self._free: list[httpx.AsyncClient] = []
+        self._clients = AsyncExitStack()
+
+    async def __aenter__(self) -> _Lanes:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._clients.aclose()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A connection that no other request uses: the one that was freed last, or a new one."""
+        if self._free:
+            http = self._free.pop()
+        else:
+            http = httpx.AsyncClient(timeout=self._timeout, verify=self._tls, trust_env=False)
+            await self._clients.enter_async_context(http)
+        try:
+            yield http
+        finally:
+            self._free.append(http)
 
 
 @dataclass(frozen=True, slots=True)
