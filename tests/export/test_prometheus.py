@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -145,6 +145,7 @@ labels = st.text(max_size=20) | st.sampled_from(
 )
 
 
+@settings(deadline=None)  # time is not what this is about
 @given(labels, labels)
 def test_label_values_survive_the_way_to_prometheus(kernel: str, bucket: str) -> None:
     ledger = MemoryLedger()
