@@ -6,7 +6,7 @@ import pytest
 
 from tests.story.stories import MATMUL, SOFTMAX, History, busy, cold_call, request
 from tritonprobe.ledger import MemoryLedger, schema
-from tritonprobe.story import Pair, tell
+from tritonprobe.story import Pair, SlowRequest, tell
 
 
 def test_totals_come_from_the_ledger() -> None:
@@ -79,6 +79,19 @@ def test_the_sentence_splits_the_stall_by_whose_batch_it_was() -> None:
     assert slowest.sentence == (
         "the request at P99: TTFT 3.1 s, of which up to 3.0 s in a stall (3.0 its own batch, 0.0 queued)"
     )
+
+
+@pytest.mark.parametrize(
+    ("ttft", "in_batch", "queued", "said"),
+    [
+        (4.1, 0.94, 3.06, "TTFT 4.1 s, of which up to 4.0 s in a stall (0.9 its own batch, 3.1 queued)"),
+        (6.3, 0.74, 5.34, "TTFT 6.3 s, of which up to 6.1 s in a stall (0.7 its own batch, 5.4 queued)"),
+        (0.25, 0.2, 0.0, "TTFT 250 ms, of which up to 200 ms in a stall (200 its own batch, 0 queued)"),
+        (0.25, 0.0, 0.0002, "TTFT 250 ms, none of it in a stall"),
+    ],
+)
+def test_the_parts_of_a_stall_add_up_as_printed(ttft: float, in_batch: float, queued: float, said: str) -> None:
+    assert SlowRequest("r", ttft, in_batch, queued).sentence == f"the request at P99: {said}"
 
 
 def test_requests_before_ready_are_warm_ups() -> None:

@@ -40,6 +40,10 @@ RATE = 2.5
 PROMPTS_SHRINK = 8
 """Prompts are this much shorter than the trace's, for a small model on a CPU; answers are cut at `LONGEST_ANSWER`."""
 LONGEST_ANSWER = 24
+INTRO = (
+    "{requests} requests to a server that nobody warmed up, twice; cold: an empty cache; "
+    "warm: a fresh process with the cache that the first one left"
+)
 REQUEST_SECONDS = 300.0
 FILES = ("metrics-cold.txt", "metrics-warm.txt", "report.json")
 
@@ -76,6 +80,8 @@ def demo(requests: int, seed: int, device: str, out: Path, as_json: bool) -> Non
             visits = {name: _visit(name, root, Path(scratch), device, requests, seed) for name in ("cold", "warm")}
     except ChildError as error:
         raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(128 + signal.SIGINT) from None
     report = _report(visits, requests, seed)
     _leave(out, report, visits)
     if as_json:
@@ -117,7 +123,7 @@ def _terminated(_signal: int, _frame: FrameType | None) -> None:
 
 def _visit(name: str, root: Path, scratch: Path, device: str, requests: int, seed: int) -> Visit:
     env = {**os.environ, "TRITON_CACHE_DIR": str(scratch / "cache"), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", SERVER, "--port", "0", "--device", device]
+    command = [sys.executable, "-m", SERVER, "--port", "0", "--device", device, "--no-warmup"]
     state = "an empty cache" if name == "cold" else "the cache that the first one left"
     click.echo(f"{name}: starting a server with {state}", err=True)
     with child(command, scratch / f"{name}.log", cwd=root, env=env) as server:
@@ -133,7 +139,7 @@ async def _traffic(server: Child, requests: int, seed: int) -> Summary:
 
     trace = _trace(requests, seed)
     stop = asyncio.Event()
-    bar = click.progressbar(length=requests, file=sys.stderr, show_pos=True, label="  answered")
+    bar = click.progressbar(length=requests, file=sys.stderr, show_pos=True, hidden=not sys.stderr.isatty())
     watch = asyncio.create_task(_watch(server, stop))
     try:
         with bar:
@@ -207,4 +213,4 @@ def _screen(visits: dict[str, Visit]) -> None:
 
     runs = [text.Run(name, v.story, v.summary.ttft, v.summary.tpot) for name, v in visits.items()]
     click.echo(err=True)
-    text.show(runs, text.console())
+    text.show(runs, text.console(), INTRO.format(requests=visits["cold"].summary.requests))

@@ -16,13 +16,16 @@ from rich.text import Text
 from tritonprobe.story import DearCall, Pair, Story
 from tritonprobe.traffic.latency import Percentiles
 
-PIPED_WIDTH = 100
+PIPED_WIDTH = 104
 """Columns when the output is no terminal."""
 MAX_WIDTH = 120
 CALLS = 6
 PAIRS = 10
 REMEDIES = 4
 ABSENT = "-"
+COUNTS = ("launches", "compile", "disk", "remote")
+"""Columns for a pair; `remote` only where something was found there."""
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,12 @@ def console(file: IO[str] | None = None) -> Console:
     return found
 
 
-def show(runs: Sequence[Run], to: Console) -> None:
-    """Prints the screen of one run or of several that are to be compared, the dearest first."""
-    first = runs[0]
-    for part in _parts(runs, first, bar="#" if to.options.ascii_only else "█", width=to.width):
+def show(runs: Sequence[Run], to: Console, intro: str = "") -> None:
+    """Prints the screen of one run, or of several that are to be compared, the dearest first.
+
+    `intro` says what was run.
+    """
+    for part in _parts(runs, intro, to.width, ascii_only=to.options.ascii_only):
         to.print(part)
 
 
@@ -62,9 +67,10 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1e3:.1f} ms"
 
 
-def _parts(runs: Sequence[Run], first: Run, bar: str, width: int) -> Iterator[RenderableType]:
+def _parts(runs: Sequence[Run], intro: str, width: int, ascii_only: bool) -> Iterator[RenderableType]:
+    first = runs[0]
     story = first.story
-    yield Text(f"{story.device}, triton {story.triton or 'unknown'}", style="bold")
+    yield Text(f"{story.device}, triton {story.triton or 'unknown'}" + (f": {intro}" if intro else ""), style="bold")
     yield _sentences("measured", story.measured)
     yield _sentences("not measured", story.absent)
     yield Text()
@@ -74,15 +80,15 @@ def _parts(runs: Sequence[Run], first: Run, bar: str, width: int) -> Iterator[Re
             yield Text(f"{run.name}: {run.story.slowest.sentence}", style="bold" if run is first else "")
     yield Text()
     yield _title("where cold time went")
-    yield _phases(runs, bar, width)
+    yield _phases(runs, width, ascii_only)
     if story.dearest:
         yield Text()
         yield _title(f"the dearest cold calls ({first.name}); when: seconds {_origin(story)}")
-        yield _dearest(story)
+        yield from _dearest(story, width)
     if any(run.story.pairs for run in runs):
         yield Text()
-        yield _title("launches, and the tiers that answered when memory did not (disk: or remote)")
-        yield _pairs(runs)
+        yield _title("launches, and variants that were not in memory")
+        yield _pairs(runs, width)
     yield _fallbacks(runs)
     if story.remedies:
         yield Text()
@@ -122,7 +128,7 @@ def _latency(runs: Sequence[Run]) -> Table:
     return table
 
 
-def _phases(runs: Sequence[Run], bar: str, width: int) -> Table:
+def _phases(runs: Sequence[Run], width: int, ascii_only: bool) -> Table:
     names = list(dict.fromkeys(p.phase for run in runs for p in run.story.phases))
     table = _grid("phase")
     length = max(8, (width - 16 - 11 * len(runs)) // len(runs) - 2)
@@ -134,11 +140,19 @@ def _phases(runs: Sequence[Run], bar: str, width: int) -> Table:
         row: list[RenderableType] = [name]
         for run in runs:
             seconds = next((p.seconds for p in run.story.phases if p.phase == name), None)
-            filled = 0 if seconds is None else max(1, round(length * seconds / scale))
-            row += [duration(seconds), Text(bar * filled, style="red" if run is runs[0] else "yellow")]
+            bar = "" if seconds is None else _bar(seconds / scale, length, ascii_only)
+            row += [duration(seconds), Text(bar, style="red" if run is runs[0] else "yellow")]
         table.add_row(*row)
     table.add_row("all", *(cell for run in runs for cell in _total(run.story)), style="bold")
     return table
+
+
+def _bar(share: float, length: int, ascii_only: bool) -> str:
+    """A bar of `share` of `length`; what took time is never without a mark."""
+    if ascii_only:
+        return "#" * max(1, round(share * length))
+    full, eighths = divmod(max(1, round(share * length * 8)), 8)
+    return "█" * full + (_EIGHTHS[eighths] if eighths else "")
 
 
 def _total(story: Story) -> tuple[str, str]:
@@ -151,26 +165,44 @@ def _origin(story: Story) -> str:
     return "from the first cold call" if story.after_ready is None else "from ready"
 
 
-def _dearest(story: Story) -> Table:
-    table = _grid("when", "kernel", "bucket", "tier", "took", "requests waiting", left=4)
-    table.columns[0].justify = "right"
+def _dearest(story: Story, width: int) -> Iterator[Text]:
+    """Two lines a call: what, where and how long; then why. Names give way to numbers where the screen is narrow."""
+    shown = story.dearest[:CALLS]
     short = _short_names(call.kernel for call in story.dearest)
-    for call in story.dearest[:CALLS]:
-        table.add_row(
-            f"{call.when:+.1f}",
-            short[call.kernel] + ("" if call.mode == "launch" else f" ({call.mode})"),
-            call.bucket or ABSENT,
-            call.tier,
-            duration(call.seconds),
-            ABSENT if call.waiting is None else str(call.waiting),
+    rows = [("when", "kernel", "bucket", "tier", "took", "requests waiting")]
+    for call in shown:
+        name = short[call.kernel] + ("" if call.mode == "launch" else f" ({call.mode})")
+        waiting = ABSENT if call.waiting is None else str(call.waiting)
+        rows.append((f"{call.when:+.1f}", name, call.bucket, call.tier, duration(call.seconds), waiting))
+    when, kernel, bucket, tier, took, waiting_width = (max(map(len, column)) for column in zip(*rows, strict=True))
+    kernel, bucket = _share(width - when - tier - took - waiting_width - 5 * 2, kernel, bucket)
+    for place, row in enumerate(rows):
+        cells = (
+            row[0].rjust(when),
+            _cut(row[1], kernel).ljust(kernel),
+            _cut(row[2], bucket).ljust(bucket),
+            row[3].ljust(tier),
+            row[4].rjust(took),
+            row[5].rjust(waiting_width),
         )
-        table.add_row("", _because(call))
-    return table
+        yield Text("  ".join(cells), style="dim" if place == 0 else "")
+        if place > 0:
+            yield Text(" " * (when + 2) + _cut(_because(shown[place - 1]), width - when - 2), style="dim")
 
 
-def _because(call: DearCall) -> Text:
+def _because(call: DearCall) -> str:
     text = "because " + ("; ".join(call.because) or "of no recorded reason")
-    return Text(text + (f"; raised {call.error}" if call.error else ""), style="dim")
+    return text + (f"; raised {call.error}" if call.error else "")
+
+
+def _share(room: int, kernel: int, bucket: int) -> tuple[int, int]:
+    """How many columns a kernel's name and a bucket's get of `room`, if they would like `kernel` and `bucket`."""
+    kernel = min(kernel, max(room // 2, room - bucket))
+    return kernel, min(bucket, room - kernel)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _short_names(kernels: Iterable[str]) -> dict[str, str]:
@@ -180,22 +212,34 @@ def _short_names(kernels: Iterable[str]) -> dict[str, str]:
     return {name: tail if tails.count(tail) == 1 else name for name, tail in zip(names, tails, strict=True)}
 
 
-def _pairs(runs: Sequence[Run]) -> Table:
+def _pairs(runs: Sequence[Run], width: int) -> Table:
     """The first run's pairs, in all runs; the last row sums what is not shown."""
-    table = _grid("kernel", "bucket", left=2)
-    for run in runs:
-        for what in (f"{run.name}: launches", "compile", "disk"):
-            table.add_column(what, justify="right", no_wrap=True)
+    counts = [what for what in COUNTS if what != "remote" or _any_remote(runs)]
     tables = [{(p.kernel, p.bucket): p for p in run.story.pairs} for run in runs]
     shown = list(tables[0])[:PAIRS]
     short = _short_names(kernel for kernel, _ in shown)
-    for kernel, bucket in shown:
-        cells = (_counts([t[(kernel, bucket)]] if (kernel, bucket) in t else []) for t in tables)
-        table.add_row(short[kernel], bucket or ABSENT, *(text for cell in cells for text in cell))
+    rows: list[tuple[str, str, list[str]]] = []
+    for key in shown:
+        found = ([known[key]] if key in known else [] for known in tables)
+        rows.append((short[key[0]], key[1], [cell for pairs in found for cell in _counts(pairs, counts)]))
     rest = [_rest(run.story, shown) for run in runs]
     if any(rest):
-        table.add_row("the rest", "", *(text for pairs in rest for text in _counts(pairs)), style="dim")
+        rows.append(("the rest", "", [cell for pairs in rest for cell in _counts(pairs, counts)]))
+
+    table = _grid("kernel", "bucket", left=2)
+    for run in runs:
+        for what in counts:
+            table.add_column(f"{run.name if what == counts[0] else ''}\n{what}", justify="right", no_wrap=True)
+    columns = zip(counts * len(runs), *(cells for _, _, cells in rows), strict=True)
+    room = width - 2 - sum(2 + max(map(len, column)) for column in columns)
+    kernel, bucket = _share(room, max(len(row[0]) for row in rows), max(len(row[1]) for row in rows))
+    for name, where, cells in rows:
+        table.add_row(_cut(name, kernel), _cut(where, bucket), *cells)
     return table
+
+
+def _any_remote(runs: Sequence[Run]) -> bool:
+    return any(total.tier == "remote" and total.lookups for run in runs for total in run.story.tiers)
 
 
 def _rest(story: Story, shown: Iterable[tuple[str, str]]) -> list[Pair]:
@@ -204,12 +248,8 @@ def _rest(story: Story, shown: Iterable[tuple[str, str]]) -> list[Pair]:
     return [p for p in story.pairs if (p.kernel, p.bucket) not in named] + beyond
 
 
-def _counts(pairs: Sequence[Pair]) -> tuple[str, str, str]:
-    return (
-        str(sum(p.launches for p in pairs)),
-        str(sum(p.compile for p in pairs)),
-        str(sum(p.disk + p.remote for p in pairs)),
-    )
+def _counts(pairs: Sequence[Pair], counts: Sequence[str]) -> Iterator[str]:
+    return (str(sum(getattr(pair, what) for pair in pairs)) for what in counts)
 
 
 def _fallbacks(runs: Sequence[Run]) -> RenderableType:

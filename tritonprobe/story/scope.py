@@ -7,20 +7,20 @@ def measured(device: str) -> tuple[str, ...]:
     """What the numbers of `device` are worth."""
     if device.startswith("compile-only"):
         return (
-            "compiles, ptxas and Triton's caches are real, and so are their times on this machine's cores",
-            "launches, tiers, reasons and the requests' times are counted and timed as they happened",
+            "compiling, ptxas and Triton's caches are real, and timed on this machine's cores",
+            "launches, tiers, reasons and the requests' times are what happened",
         )
     if device in ("none", "interpreter"):
-        return ("launches and the requests' times are counted and timed as they happened",)
-    return ("launches, tiers, reasons, every phase of a cold call and the requests' times, as they happened",)
+        return ("launches and the requests' times are what happened",)
+    return ("launches, tiers, reasons, every phase of a cold call and the requests' times are what happened",)
 
 
 def absent(device: str) -> tuple[str, ...]:
     """What is missing, and why."""
     if device.startswith("compile-only"):
         return (
-            "GPU times: there is no GPU here; launches do nothing, and torch on the CPU gives the values",
-            "the benchmarks of autotuning, building launchers and loading modules: they need a GPU",
+            "GPU times, and what a GPU adds to launcher_build, module_load, autotune and first_launch",
+            "launches do nothing here, and torch on the CPU gives the values",
         )
     if device == "interpreter":
         return ("compiles and caches: Triton's interpreter runs kernels in Python",)

@@ -41,17 +41,15 @@ class SlowRequest:
     @property
     def sentence(self) -> str:
         """What a person says about it."""
-        stall = self.in_batch + self.queued
-        scale, digits, unit = (1.0, 1, "s") if self.ttft >= 1 else (1e3, 0, "ms")
-
-        def number(seconds: float) -> str:
-            return f"{seconds * scale:.{digits}f}"
-
-        start = f"the request at P99: TTFT {number(self.ttft)} {unit}"
+        unit, scale, digits = ("s", 1.0, 1) if self.ttft >= 1 else ("ms", 1e3, 0)
+        start = f"the request at P99: TTFT {self.ttft * scale:.{digits}f} {unit}"
+        stall = round((self.in_batch + self.queued) * scale, digits)
         if stall <= 0:
             return f"{start}, none of it in a stall"
-        parts = f"{number(self.in_batch)} its own batch, {number(self.queued)} queued"
-        return f"{start}, of which up to {number(stall)} {unit} in a stall ({parts})"
+        own = round(self.in_batch * scale, digits)
+        # What was queued is the rest, so that the parts add up as they are printed.
+        parts = f"{own:.{digits}f} its own batch, {stall - own:.{digits}f} queued"
+        return f"{start}, of which up to {stall:.{digits}f} {unit} in a stall ({parts})"
 
 
 @dataclass(frozen=True, slots=True)
