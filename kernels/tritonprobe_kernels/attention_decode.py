@@ -10,8 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tritonprobe import op, probe
-from tritonprobe.shapes.buckets import pow2
+from tritonprobe import op, pow2, probe
 from tritonprobe_kernels._common import LOG2_E, MAX_GRID, is_head_dim, is_index, one_dtype
 
 MIN_DOT_ROWS = 16

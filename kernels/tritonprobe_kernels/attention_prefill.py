@@ -13,8 +13,7 @@ import triton
 import triton.language as tl
 from torch.nn.functional import scaled_dot_product_attention
 
-from tritonprobe import op, probe
-from tritonprobe.shapes.buckets import pow2
+from tritonprobe import op, pow2, probe
 from tritonprobe_kernels._common import LOG2_E, MAX_GRID, is_head_dim, is_index, one_dtype
 
 
@@ -119,11 +118,12 @@ def attention_prefill_reference(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     group = q.shape[1] // k.shape[1]
     for start, end in pairwise(cu_seqlens.tolist()):
-        # torch wants [heads, tokens, dim], and a key head for each query head.
-        queries, keys, values = (t[start:end].float().transpose(0, 1) for t in (q, k, v))
-        keys, values = (t.repeat_interleave(group, dim=0) for t in (keys, values))
+        # torch wants [1, heads, tokens, dim] and a key head for each query head; without the leading 1 it builds the
+        # whole [tokens, tokens] matrix.
+        queries, keys, values = (t[start:end].float().transpose(0, 1).unsqueeze(0) for t in (q, k, v))
+        keys, values = (t.repeat_interleave(group, dim=1) for t in (keys, values))
         attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scale)
-        out[start:end] = attended.transpose(0, 1).to(q.dtype)
+        out[start:end] = attended[0].transpose(0, 1).to(q.dtype)
     return out
 
 

@@ -8,8 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tritonprobe import op, probe
-from tritonprobe.shapes.buckets import pow2
+from tritonprobe import op, pow2, probe
 from tritonprobe_kernels._common import DTYPES, one_dtype
 
 Activation = Literal["none", "relu", "gelu", "silu"]
@@ -44,8 +43,8 @@ def activate(x, ACTIVATION: tl.constexpr):
     return x
 
 
-# The key leaves out M on purpose. N and K come from the model's weights and are few; M counts tokens and differs in almost
-# every step, so that a key with M in it would tune without end.
+# The key leaves out M on purpose. N and K come from the model's weights and are few; M counts tokens and differs in
+# almost every step, so that a key with M in it would tune without end.
 @probe(bucket={"M": "pow2", "N": "exact", "K": "exact"})
 @triton.autotune(configs=CONFIGS, key=["N", "K"])
 @triton.jit

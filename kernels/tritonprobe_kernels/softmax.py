@@ -6,15 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
-from tritonprobe import op, probe
-from tritonprobe.shapes.buckets import pow2
+from tritonprobe import op, pow2, probe
 from tritonprobe_kernels._common import MAX_COLUMNS, as_rows, one_dtype, row_warps
 
 
 @probe
 @triton.jit
 def softmax_kernel(x_ptr, out_ptr, n_cols, stride_x_row, stride_x_col, stride_out_row, BLOCK: tl.constexpr):
-    """One row of ``[rows, n_cols]``; BLOCK is n_cols rounded up to a power of two, and `out` has columns of stride 1."""
+    """One row of ``[rows, n_cols]``; BLOCK is n_cols or the next power of two; the columns of `out` have stride 1."""
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     mask = cols < n_cols

@@ -6,8 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tritonprobe import op, probe
-from tritonprobe.shapes.buckets import pow2
+from tritonprobe import op, pow2, probe
 from tritonprobe_kernels._common import as_rows, one_dtype
 
 MAX_BLOCK = 1_024
