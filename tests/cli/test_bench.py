@@ -75,7 +75,7 @@ def test_failed_requests_are_counted_and_make_exit_code_1(server, trace):
     done = run("serve", trace, "--url", server.url)
     assert done.exit_code == 1
     assert "3 of 5 requests completed" in done.stdout
-    assert '2 failed: http 503 ({"error":{"message":"the script says no"}})' in done.stdout
+    assert 'Failed, http 503: 2 ({"error":{"message":"the script says no"}})' in done.stdout
     assert json.loads(run("serve", trace, "--url", server.url, "--json").stdout)["summary"]["failed"] == {"http 503": 2}
 
 
@@ -96,10 +96,10 @@ def test_what_a_reader_should_know_is_said(server, tmp_path):
     assert done.exit_code == 0
     assert done.stdout.splitlines()[-5:] == [
         "Of 2 values, the P99 is the largest.",
-        "2 answers had fewer tokens than the trace: the server ended them early.",
-        "2 prompts were cut to 20 tokens.",
-        "1 bad rows of the trace were left out.",
-        "1 rows of the trace stood out of time order and were sorted.",
+        "Answers with fewer tokens than the trace, for the server ended them early: 2.",
+        "Prompts cut to 20 tokens: 2.",
+        "Bad rows of the trace, left out: 1.",
+        "Rows of the trace out of time order, sorted: 1.",
     ]
 
 

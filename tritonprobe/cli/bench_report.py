@@ -50,9 +50,9 @@ def notes(trace: Trace, load: Load, summary: Summary) -> list[str]:
     said = []
     examples = dict(summary.examples)
     for kind, count in summary.failed:
-        said.append(f"{count:,} failed: {kind}" + (f" ({examples[kind]})" if kind in examples else ""))
+        said.append(f"Failed, {kind}: {count:,}" + (f" ({examples[kind]})" if kind in examples else ""))
     if summary.interrupted or summary.not_sent:
-        said.append(f"Stopped: {summary.interrupted:,} requests were still open, {summary.not_sent:,} were not sent.")
+        said.append(f"Stopped early. Requests still open: {summary.interrupted:,}; not sent: {summary.not_sent:,}.")
     if summary.late is not None and summary.late.p99 > LATE_SECONDS:
         said.append(
             f"This client could not keep the trace's times (P99 of the delay: {duration(summary.late.p99)});"
@@ -61,13 +61,13 @@ def notes(trace: Trace, load: Load, summary: Summary) -> list[str]:
     if summary.ttft is not None and summary.ttft.n < 100:
         said.append(f"Of {summary.ttft.n} values, the P99 is the largest.")
     if summary.short:
-        said.append(f"{summary.short:,} answers had fewer tokens than the trace: the server ended them early.")
+        said.append(f"Answers with fewer tokens than the trace, for the server ended them early: {summary.short:,}.")
     if summary.clipped:
-        said.append(f"{summary.clipped:,} prompts were cut to {load.max_prompt:,} tokens.")
+        said.append(f"Prompts cut to {load.max_prompt:,} tokens: {summary.clipped:,}.")
     if trace.skipped:
-        said.append(f"{trace.skipped:,} bad rows of the trace were left out.")
+        said.append(f"Bad rows of the trace, left out: {trace.skipped:,}.")
     if trace.reordered:
-        said.append(f"{trace.reordered:,} rows of the trace stood out of time order and were sorted.")
+        said.append(f"Rows of the trace out of time order, sorted: {trace.reordered:,}.")
     return said
 
 

@@ -10,11 +10,6 @@ from typing import Any
 
 import click
 
-# What click raises to print help when a group gets no verb (from click 8.2 on; before, it printed by itself).
-_HELP_WANTED: tuple[type[Exception], ...] = tuple(
-    kind for kind in (getattr(click.exceptions, "NoArgsIsHelpError", None),) if kind is not None
-)
-
 
 class BadInput(click.ClickException):
     """Input that cannot be used: one line on standard error, exit code 2."""
@@ -70,7 +65,7 @@ def _one_line() -> Iterator[None]:
     """Turns click's usage errors, which come with lines of usage, into `BadInput`."""
     try:
         yield
-    except _HELP_WANTED:
+    except click.exceptions.NoArgsIsHelpError:  # a group without a verb: the help is the message
         raise
     except click.UsageError as error:
         raise BadInput(" ".join(error.format_message().split())) from error
