@@ -21,7 +21,7 @@ Layout = Literal["contiguous", "padded_rows", "unaligned_strided", "transposed"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 # For the norm of the difference over the norm of the reference: a few rounding steps of the dtype. For float32 that
-# leaves room for three TF32 products, not for one (5e-4); for bfloat16, for the interpreter, which cuts off, not rounds.
+# leaves room for three TF32 products, not for one (5e-4); for bfloat16, for the interpreter, which cuts off.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
@@ -168,7 +168,7 @@ MORE = [
     _case("softmax", "2x5000", _softmax(2, 5_000)),
     _case("rmsnorm", "2x3x64-eps", _rmsnorm(2, 3, 64, eps=0.5)),
     _case("rmsnorm", "1x8200", _rmsnorm(1, 8_200)),
-    _case("swiglu", "fused-2x2x1500", _swiglu(2, 2, 1_500, fused=True)),
+    _case("swiglu", "fused-2x2x2600", _swiglu(2, 2, 2_600, fused=True)),
     _case("swiglu", "pair-1x1", _swiglu(1, 1, fused=False)),
     _case("rope", "1x1x2", _rope(1, 1, 2)),
     _case("rope", "3x40x128", _rope(3, 40, 128)),
