@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,18 @@ def test_queries_parse(tmp_path: Path) -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_ten_lines_of_the_readme_run(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) <= 10
+    file = tmp_path / "ten_lines.py"
+    # The server of the page is asked, in the same process, what it has to say.
+    file.write_text(
+        code.replace("serve()", "server = serve()") + "import urllib.request\n"
+        "print(urllib.request.urlopen(server.url + '/metrics').read().decode())\n"
+    )
+    env = {**os.environ, "TRITONPROBE_PORT": "0", "TRITONPROBE_DEVICE": "compile-only:cuda:90"}
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    assert 'tritonprobe_time_to_first_token_seconds_count{model="m"} 1.0' in done.stdout
