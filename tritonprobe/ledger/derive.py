@@ -9,7 +9,8 @@ for each kernel and bucket, ``memory = launches + trials + warm-ups - lookups in
 - Lookups recorded under another bucket than their launch leave the launch's bucket too high. Nothing goes below zero.
 - Once `series_dropped_total` counts lookups, some of a pair's stand under `other`: its hits are an upper bound.
 - A cold call in progress has counted its launch and trials, but not yet where it found them. Until it ends, each pair
-  holds back one call and the trials made since: hits come late rather than be taken back, for a counter never falls.
+  holds back one call for each process that has one, and the trials made since: hits come late rather than be taken
+  back, for a counter never falls. One that dies with its process is taken for a hit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from tritonprobe.ledger.schema import COLD_IN_PROGRESS, LAUNCHES, LOOKUPS, LOOKUPS_FAILED, TRIALS, VARIANTS, WARMUPS
+from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS, LOOKUPS_FAILED, TRIALS, VARIANTS, WARMUPS
 from tritonprobe.ledger.store import Sample
 
 MEMORY = "memory"
@@ -41,8 +42,8 @@ class MemoryTier:
         self._settled: dict[Pair, float] = {}  # trials counted when no cold call was in progress
         self._lock = threading.RLock()
 
-    def samples(self, readings: Readings) -> list[Sample]:
-        """The `memory` samples that belong to `readings`."""
+    def samples(self, readings: Readings, in_progress: int) -> list[Sample]:
+        """The `memory` samples that belong to `readings`; that many processes have a cold call in progress."""
         calls = _by_pair(readings, LAUNCHES.name, WARMUPS.name)
         trials = _by_pair(readings, TRIALS.name)
         further: dict[Pair, float] = defaultdict(float)
@@ -55,7 +56,6 @@ class MemoryTier:
         for sample in readings.get(LOOKUPS_FAILED.name, ()):
             kernel, bucket = sample.labels
             further[kernel, bucket] += sample.value
-        in_progress = bool(readings.get(COLD_IN_PROGRESS.name))
         with self._lock:
             return [
                 Sample((*pair, MEMORY), self._say(pair, calls[pair], trials[pair], further[pair], in_progress))
@@ -67,9 +67,9 @@ class MemoryTier:
         """For a forked child, whose copy of the lock may be held by a thread that it does not have."""
         self._lock = threading.RLock()
 
-    def _say(self, pair: Pair, calls: float, trials: float, further: float, in_progress: bool) -> float:
+    def _say(self, pair: Pair, calls: float, trials: float, further: float, in_progress: int) -> float:
         if in_progress:
-            calls, trials = calls - 1, self._settled.get(pair, 0.0)
+            calls, trials = calls - in_progress, self._settled.get(pair, 0.0)
         else:
             self._settled[pair] = trials
         said = self._said[pair] = max(self._said.get(pair, 0.0), hits(calls, trials, further))

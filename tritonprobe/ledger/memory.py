@@ -12,9 +12,9 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from tritonprobe.ledger.derive import MEMORY, MemoryTier
-from tritonprobe.ledger.schema import LOOKUPS, METRICS, SERIES_DROPPED, Metric
-from tritonprobe.ledger.store import Cell, Family, HistogramSample, Labels, Sample
+from tritonprobe.ledger.derive import MEMORY, MemoryTier, Readings
+from tritonprobe.ledger.schema import COLD_IN_PROGRESS, LOOKUPS, METRICS, SERIES_DROPPED, Metric
+from tritonprobe.ledger.store import Cell, Family, HistogramSample, Labels, Sample, Slots
 from tritonprobe.model import OTHER
 
 MAX_LABEL = 256
@@ -36,7 +36,7 @@ class MemoryLedger:
         self._used = 0
         # Reentrant: a finalizer may run inside the lock, on the same thread, and count something.
         self._lock = threading.RLock()
-        self._series: dict[str, dict[Labels, list[float]]] = {metric.name: {} for metric in METRICS}
+        self._series: dict[str, dict[Labels, Slots]] = {metric.name: {} for metric in METRICS}
         self._turned_away: set[tuple[str, Labels]] = set()
         self._memory_tier = MemoryTier()
         for metric in METRICS:
@@ -54,11 +54,10 @@ class MemoryLedger:
 
     def set(self, metric: Metric, labels: Labels, value: float | None) -> None:
         if value is not None:
-            self._open(metric, labels)[0] = value
+            self._open(metric, labels, value)[0] = value
             return
         with self._lock:
-            if self._series[metric.name].pop(_clean(labels), None) is not None:
-                self._used -= metric.cost
+            self._remove(metric, clean(labels))
 
     def observe(self, metric: Metric, labels: Labels, value: float) -> None:
         if not value >= 0:
@@ -80,40 +79,55 @@ class MemoryLedger:
                 readings[metric.name] = [Sample(labels, slots[0]) for labels, slots in series]
                 families[metric.name] = [*readings[metric.name]]
         further = (sample for sample in readings[LOOKUPS.name] if sample.labels[-1] != MEMORY)
-        families[LOOKUPS.name] = [*further, *self._memory_tier.samples(readings)]
+        families[LOOKUPS.name] = [*further, *self._memory_tier.samples(readings, self._in_progress(readings))]
         for metric in METRICS:
             if families[metric.name]:
                 yield Family(metric, families[metric.name])
 
-    def renew_locks(self) -> None:
+    def after_fork(self) -> None:
         """For a forked child, whose copies of the locks may be held by threads that it does not have."""
         self._lock = threading.RLock()
         self._memory_tier.renew_lock()
 
-    def _open(self, metric: Metric, labels: Labels) -> list[float]:
+    def _in_progress(self, readings: Readings) -> int:
+        """How many processes have a cold call in progress."""
+        return len(readings[COLD_IN_PROGRESS.name])
+
+    def _make(self, metric: Metric, labels: Labels, first: float) -> Slots:
+        """The slots of a new series, the first one at `first`. Under the lock."""
+        del labels  # for ledgers that write them down
+        return [first, *[0.0] * (metric.slots - 1)]
+
+    def _remove(self, metric: Metric, labels: Labels) -> Slots | None:
+        found = self._series[metric.name].pop(labels, None)
+        if found is not None:
+            self._used -= metric.cost
+        return found
+
+    def _open(self, metric: Metric, labels: Labels, first: float = 0.0) -> Slots:
         found = self._series[metric.name].get(labels)
         if found is not None:
             return found
         if len(labels) != len(metric.labels):
             raise ValueError(f"{metric.name} takes the labels {metric.labels}, not {labels}")
         with self._lock:
-            return self._create(metric, _clean(labels))
+            return self._create(metric, clean(labels), first)
 
-    def _create(self, metric: Metric, labels: Labels) -> list[float]:
+    def _create(self, metric: Metric, labels: Labels, first: float) -> Slots:
         series = self._series[metric.name]
         found = series.get(labels)
         if found is not None:
             return found
-        if self._is_full(metric) and labels not in metric.created:
-            named = zip(metric.labels, labels, strict=True)
-            overflow = tuple(OTHER if name in _OPEN_LABELS else value for name, value in named)
-            if overflow != labels:
+        if labels not in metric.created and self._is_full(metric, labels):
+            rest = overflow(metric, labels)
+            if rest != labels:
                 self._count_drop(metric, labels)
-                return self._create(metric, overflow)
+                return self._create(metric, rest, first)
         self._used += metric.cost
-        return series.setdefault(labels, [0.0] * metric.slots)
+        return series.setdefault(labels, self._make(metric, labels, first))
 
-    def _is_full(self, metric: Metric) -> bool:
+    def _is_full(self, metric: Metric, labels: Labels) -> bool:
+        del labels  # for ledgers that write them down
         if metric.limit is not None and len(self._series[metric.name]) >= metric.limit:
             return True
         return self._used + metric.cost > self._budget
@@ -124,10 +138,22 @@ class MemoryLedger:
             return
         if len(self._turned_away) < self._budget:
             self._turned_away.add((metric.name, labels))
-        self._series[SERIES_DROPPED.name].setdefault((metric.name,), [0.0])[0] += 1
+        self._dropped(metric)
+
+    def _dropped(self, metric: Metric) -> None:
+        series, labels = self._series[SERIES_DROPPED.name], (metric.name,)
+        if labels not in series:  # beyond the budget, too
+            series[labels] = self._make(SERIES_DROPPED, labels, 0.0)
+        series[labels][0] += 1
 
 
-def _clean(labels: Labels) -> Labels:
+def overflow(metric: Metric, labels: Labels) -> Labels:
+    """The series that takes the counts of one that a bound turned away."""
+    named = zip(metric.labels, labels, strict=True)
+    return tuple(OTHER if name in _OPEN_LABELS else value for name, value in named)
+
+
+def clean(labels: Labels) -> Labels:
     """What any exposition format can carry: text of bounded length without lone surrogates."""
     return tuple(str(value)[:MAX_LABEL].encode("utf-8", "replace").decode("utf-8") for value in labels)
 
@@ -135,9 +161,9 @@ def _clean(labels: Labels) -> Labels:
 _living: weakref.WeakSet[MemoryLedger] = weakref.WeakSet()
 
 
-def _renew_locks() -> None:
-    for ledger in _living:
-        ledger.renew_locks()
+def _after_fork() -> None:
+    for ledger in list(_living):
+        ledger.after_fork()
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(after_in_child=_after_fork)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tritonprobe.ledger.schema import Metric
 
 Labels = tuple[str, ...]
+Slots: TypeAlias = "list[float] | memoryview[float]"
+"""The numbers of one series: `Metric.slots` of them."""
 
 
 class Cell(Protocol):
@@ -43,7 +45,12 @@ class Family:
     samples: Sequence[Sample | HistogramSample]
 
 
-class Ledger(Protocol):
+class Readable(Protocol):
+    def collect(self) -> Iterator[Family]:
+        """Every family of the schema that has samples, in the schema's order; the `memory` tier is derived."""
+
+
+class Ledger(Readable, Protocol):
     def cell(self, metric: Metric, labels: Labels = ()) -> Cell:
         """The cell of a counter's series, created at 0. Beyond a bound: that of `other`, and the drop is counted."""
 
@@ -55,6 +62,3 @@ class Ledger(Protocol):
 
     def observe(self, metric: Metric, labels: Labels, value: float) -> None:
         """Adds one observation to a histogram. Raises ValueError below zero."""
-
-    def collect(self) -> Iterator[Family]:
-        """Every family of the schema that has samples, in the schema's order; the `memory` tier is derived."""
