@@ -34,7 +34,12 @@ from tritonprobe import SettingError
 @click.option("--slots", default=8, type=click.IntRange(min=1), help="Requests that run at once.")
 @click.option("--prefill-tokens", default=8192, type=click.IntRange(min=1), help="Prompt tokens a step takes in.")
 @click.option("--queue", default=256, type=click.IntRange(min=1), help="Requests that may wait for a slot.")
-@click.option("--threads", default=None, type=click.IntRange(min=1), help="CPU threads of torch.  [default: up to 4]")
+@click.option(
+    "--threads",
+    default=None,
+    type=click.IntRange(min=1),
+    help="CPU threads of torch.  [default: one less than cores, up to 4]",
+)
 @click.option("--warmup/--no-warmup", default=True, help="Run one short request before the server calls itself ready.")
 def main(
     host: str,

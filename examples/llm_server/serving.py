@@ -40,8 +40,12 @@ class _Server(uvicorn.Server):
 
 
 def limit_threads(threads: int | None) -> None:
-    """Torch's threads on the CPU. By default as many as this process may use, and no more than a small model can."""
-    torch.set_num_threads(threads or min(4, len(os.sched_getaffinity(0))))
+    """Torch's threads on the CPU: by default the cores this process may use less one, and 4 at most.
+
+    The one is for the compiler, the event loop and whoever sends the traffic: threads that wait at a barrier for one
+    that has no core make a step several times as long.
+    """
+    torch.set_num_threads(threads or max(1, min(4, len(os.sched_getaffinity(0)) - 1)))
 
 
 def build(model: ModelConfig, engine: EngineConfig, name: str, device: str) -> Engine:
