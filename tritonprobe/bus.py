@@ -1,8 +1,8 @@
 """Subscribers for the events of `tritonprobe.model`: bounded, and never the served program's problem.
 
-A subscriber is a plain callable. One that raises is logged once, counted, and after `STRIKES` failures no longer called:
-our fault never becomes the fault of the program we watch. Events are rare (cold calls, finished requests, errors);
-nothing here runs on a hot launch.
+A subscriber is a plain callable. One that raises is logged once, counted, and after `STRIKES` failures no longer
+called: our fault never becomes the fault of the program we watch. Events are rare (cold calls, finished requests,
+errors); nothing here runs on a hot launch.
 """
 
 from __future__ import annotations

@@ -89,7 +89,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One autotune configuration that was tried. ``seconds`` is the benchmark's own figure, None where nothing was measured."""
+    """One autotune configuration that was tried.
+
+    ``seconds`` is the benchmark's own figure, None where nothing was measured.
+    """
 
     config: str
     outcome: TrialOutcome
@@ -99,7 +102,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """One tuning session of an autotuned kernel: its trials, what pruning removed, and who won. ``wall_ns`` contains what it compiled."""
+    """One tuning session: its trials, how many configurations were pruned, and who won.
+
+    ``wall_ns`` contains what it compiled.
+    """
 
     key: str
     trials: tuple[Trial, ...]
@@ -123,11 +129,11 @@ class Lookup:
 class ColdCall:
     """A call that did more than launch.
 
-    ``phases`` maps names to nanoseconds of exclusive time and adds up to ``end_ns - start_ns``. ``lookups`` says where the
-    variants of this one call were found (an autotuned call looks up many; a kernel launched from another's grid or hook
-    keeps its own name there). ``tier`` is the dearest of them, `memory` if none was looked up (a module load alone).
-    ``reasons`` says why the call was cold, one line an argument (``n: %16 -> ==1``). ``error`` is the exception's type
-    name if the call raised.
+    ``phases`` maps names to nanoseconds of exclusive time and adds up to ``end_ns - start_ns``. ``lookups`` says
+    where the variants of this one call were found (an autotuned call looks up many; a kernel launched from another's
+    grid or hook keeps its own name there). ``tier`` is the dearest of them, `memory` if none was looked up (a module
+    load alone). ``reasons`` says why the call was cold, one line an argument (``n: %16 -> ==1``). ``error`` is the
+    exception's type name if the call raised.
     """
 
     kernel: str
@@ -156,7 +162,10 @@ class ColdCall:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Nanoseconds of a request's life that lay in the stall: in its own steps, or while it waited. An upper bound on delay."""
+    """Nanoseconds of a request's life that lay in the stall, in its own steps or while it waited.
+
+    An upper bound on its delay.
+    """
 
     in_batch_ns: int = 0
     queued_ns: int = 0

@@ -4,7 +4,8 @@
     def matmul(a, b): ...
 
 The fallback answers when `supports` refuses, and when the first kernel fails with a resource or compiler error before
-anything was launched; later than that, in-place work may be half done, and the kernel's own exception goes to the caller.
+anything was launched; later than that, in-place work may be half done, and the kernel's own exception goes to the
+caller.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def op(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes a function an op.
 
-    ``fallback(*args, **kwargs)`` gives the same answer more slowly. ``supports(*args, **kwargs)`` returns True, or False
-    (counted as ``unsupported_shape``), or the reason as text (``unsupported_dtype``, ``unsupported_layout``); one that
-    raises counts as ``supports_error``. ``bucket(*args, **kwargs)`` returns a mapping of dimensions, or text.
+    ``fallback(*args, **kwargs)`` gives the same answer more slowly. ``supports(*args, **kwargs)`` returns True, or
+    False (counted as ``unsupported_shape``), or the reason as text (``unsupported_dtype``, ``unsupported_layout``);
+    one that raises counts as ``supports_error``. ``bucket(*args, **kwargs)`` returns a mapping of dimensions, or
+    text.
 
     On the compile-only device the Triton path is taken (and compiled), its launches do nothing, and the value is the
     fallback's: no fallback is counted.

@@ -1,18 +1,18 @@
 """`probe`, `instrument` and `uninstrument`: what makes Triton's launches tell their story.
 
-    from tritonprobe import instrument, probe
+from tritonprobe import instrument, probe
 
-    @probe                                     # this kernel: the same object comes back
-    @triton.jit
-    def add_kernel(...): ...
+@probe                                     # this kernel: the same object comes back
+@triton.jit
+def add_kernel(...): ...
 
-    @probe(bucket={"M": "pow2", "N": "exact"}) # ... with buckets of your own
-    @triton.autotune(configs=..., key=["N"])
-    @triton.jit
-    def matmul_kernel(...): ...
+@probe(bucket={"M": "pow2", "N": "exact"}) # ... with buckets of your own
+@triton.autotune(configs=..., key=["N"])
+@triton.jit
+def matmul_kernel(...): ...
 
-    instrument()                               # every kernel of the process, those to come too
-    uninstrument()                             # and no trace is left
+instrument()                               # every kernel of the process, those to come too
+uninstrument()                             # and no trace is left
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def probe(kernel: K, /) -> K: ...
 @overload
 def probe(*, bucket: Rules | None = None) -> Callable[[K], K]: ...
 def probe(kernel: Any = None, /, *, bucket: Rules | None = None) -> Any:
-    """Watches one kernel: a ``@triton.jit``, ``@triton.heuristics`` or ``@triton.autotune`` object, returned as it came.
+    """Watches one kernel and returns it as it came.
 
+    A kernel is a ``@triton.jit``, ``@triton.heuristics`` or ``@triton.autotune`` object.
     `bucket` gives arguments a rule: ``"exact"``, ``"pow2"`` or ascending edges. Without it the autotune key's arguments
     make the bucket, else the integer arguments that are no strides. Raises TypeError on anything that is no kernel,
     BucketSpecError on a rule that cannot be used.

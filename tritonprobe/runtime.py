@@ -113,7 +113,7 @@ class Runtime:
         except Exception:
             self.fault("calls")
 
-    def _closed(self, call: OpenCall, cold: ColdCall) -> None:
+    def _closed(self, cold: ColdCall) -> None:
         """The end of a cold call. Requests hear of it before it leaves the list of those in progress."""
         try:
             cold = dataclasses.replace(
@@ -130,8 +130,9 @@ class Runtime:
             self._show_oldest()
 
     def _show_oldest(self) -> None:
-        starts = [call.unix for call in list(self._open.values())]
-        self.ledger.set(COLD_IN_PROGRESS, (self.settings.rank,), min(starts) / 1e9 if starts else None)
+        with self._lock:  # else a thread may write what another has just made untrue
+            starts = [call.unix for call in list(self._open.values())]
+            self.ledger.set(COLD_IN_PROGRESS, (self.settings.rank,), min(starts) / 1e9 if starts else None)
 
     def _open_stalls(self) -> list[tuple[int, int]]:
         return [(call.start, thread) for thread, call in list(self._open.items())]

@@ -1,11 +1,11 @@
 """For tests, yours and ours: record cold calls, forbid them, compile without a GPU.
 
-    with capture_cold_calls() as calls:
-        kernel[grid](x, 3)
-    assert calls[0].reasons == ("new kernel",)
+with capture_cold_calls() as calls:
+    kernel[grid](x, 3)
+assert calls[0].reasons == ("new kernel",)
 
-    with compile_only("cuda:90"):          # Triton's real compiler and caches; launches do nothing
-        kernel[grid](torch.empty(64), 3)
+with compile_only("cuda:90"):          # Triton's real compiler and caches; launches do nothing
+    kernel[grid](torch.empty(64), 3)
 """
 
 from __future__ import annotations

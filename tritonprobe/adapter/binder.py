@@ -34,7 +34,7 @@ class Binders:
 
     def install(self, patches: Patches, starting: Callable[[Any], None]) -> None:
         """Patches the generator; ``starting(backend)`` runs in the `binder` phase of each kernel's first launch."""
-        import triton.runtime.jit as jit
+        from triton.runtime import jit
 
         def around(generate: Any) -> Any:
             self._generate = generate
@@ -77,7 +77,7 @@ class Binders:
         """Gives every kernel its own binder back."""
         for site in self._registry.sites():
             kernel = site.kernel()
-            if kernel is None:
+            if kernel is None or not hasattr(kernel, "device_caches"):  # gone, or the interpreter's
                 continue
             for device, entry in list(kernel.device_caches.items()):
                 if len(entry) == 5 and entry[4] in site.plain_of:
@@ -91,11 +91,17 @@ class Binders:
 
         def first_binder(*args: Any, **kwargs: Any) -> Any:
             bound = plain(*args, **kwargs)
+            if not self._enabled():
+                return bound
+            call = self._calls.current
+            depth = call.enter("binder") if call is not None else 0  # building ours takes a millisecond
             try:
-                if self._enabled():
-                    self._settle(site, arguments, first_binder, plain, bound[0])
+                self._settle(site, arguments, first_binder, plain, bound[0])
             except Exception:
                 self._registry.fault("binder")
+            finally:
+                if call is not None:
+                    call.leave(depth)
             return bound
 
         site.plain_of[first_binder] = plain

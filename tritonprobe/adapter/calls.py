@@ -1,8 +1,9 @@
-"""Open cold calls: one a thread at most, its phases on a stack, its end where the launch ends. Knows clocks, not Triton.
+"""Open cold calls: one a thread at most, phases on a stack, an end where the launch ends. Knows clocks, not Triton.
 
-Phases are exclusive: a phase's time does not contain that of the phases inside it, so that they add up to the wall time
-and what nobody named is `other`. A cold call begins where the first sign of one is seen (a binder is built, a variant is
-missing, a module is not loaded, a tuner has no answer) and ends when the launch call that holds it returns or raises.
+Phases are exclusive: a phase's time does not contain that of the phases inside it, so that they add up to the wall
+time and what nobody named is `other`. A cold call begins where the first sign of one is seen (a binder is built, a
+variant is missing, a module is not loaded, a tuner has no answer) and ends when the launch call that holds it returns
+or raises.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Calls:
     """The cold calls in progress of one process."""
 
     def __init__(
-        self, opened: Callable[[OpenCall], None], closed: Callable[[OpenCall, ColdCall], None], watch: list[None]
+        self, opened: Callable[[OpenCall], None], closed: Callable[[ColdCall], None], watch: list[None]
     ) -> None:
         """`opened` and `closed` are told of each call; `watch` is not empty while one is open (see `rewrite.guard`)."""
         self._opened = opened
@@ -201,7 +202,7 @@ class Calls:
         self._local.call = None
         self._watch.pop()
         call.frame = None
-        self._closed(call, call.finished())
+        self._closed(call.finished())
 
     def end_of(self, frame: FrameType) -> None:
         """A guarded function returns or raises: its call, if it has one, is over."""
@@ -227,5 +228,3 @@ class Calls:
             return wrapper  # type: ignore[return-value]  # functools.wraps keeps the face
 
         return around
-
-

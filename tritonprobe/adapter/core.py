@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -28,8 +29,8 @@ OLDEST = (3, 6)
 NEWEST_KNOWN = (3, 9)
 
 
-class UnsupportedTriton(RuntimeError):
-    """This Triton cannot be probed; the message says which can."""
+class UnsupportedTriton(RuntimeError):  # noqa: N818  # it reads as what it says
+    """This Triton, or this Python, cannot be probed; the message says which can."""
 
 
 def check_version(version: str) -> None:
@@ -41,6 +42,9 @@ def check_version(version: str) -> None:
             f"tritonprobe needs triton 3.6 or newer, and this process has {version}: "
             "pip install 'triton>=3.6' (with torch: 2.9 or newer)"
         )
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        # Without the interpreter lock an increment may be lost: no count rather than a wrong one.
+        raise UnsupportedTriton("tritonprobe needs the interpreter lock: run a free-threaded Python with PYTHON_GIL=1")
     if found > NEWEST_KNOWN:
         log.warning("tritonprobe: triton %s is newer than the newest tried, 3.9; every patch checks itself", version)
 
@@ -54,7 +58,7 @@ class Adapter:
         fault: Callable[[str], None],
         buckets_per_kernel: int,
         opened: Callable[[OpenCall], None],
-        closed: Callable[[OpenCall, ColdCall], None],
+        closed: Callable[[ColdCall], None],
         publish: Callable[[LaunchError], None],
     ) -> None:
         self.registry = Registry(ledger, fault, buckets_per_kernel)

@@ -1,12 +1,13 @@
 """The compile-only device: Triton's real front end, compiler, ptxas and caches on a machine without a GPU.
 
-Launches do nothing, module loads do nothing, and there are no GPU times. Touches Triton's driver slot only, and gives it
-back.
+Launches do nothing, module loads do nothing, and there are no GPU times. Touches Triton's driver slot only, and gives
+it back.
 """
 
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,9 +49,6 @@ class CompileOnlyLauncher:
 
     launches = 0  # with a grid that is not empty, of the whole process
 
-    def __init__(self, src: Any, metadata: Any) -> None:
-        pass
-
     def __call__(self, x: int, y: int, z: int, *_: Any) -> None:
         if x * y * z > 0:
             CompileOnlyLauncher.launches += 1
@@ -74,16 +72,32 @@ class _Utils:
         pass
 
 
+def _benchmark(kernel_call: Callable[[], Any], **_: Any) -> list[float]:
+    """Compiles; there is nothing to time, so the first configuration that compiles wins."""
+    kernel_call()
+    return [0.0, 0.0, 0.0]
+
+
 def _make_driver(arch: int) -> Any:
     """A driver that says it has one device of compute capability `arch`. Triton's base class is imported here only."""
     from triton.backends.compiler import GPUTarget
     from triton.backends.driver import DriverBase
 
-    class CompileOnlyDriver(DriverBase):  # type: ignore[misc]  # triton ships no types
+    class CompileOnlyDriver(DriverBase):  # type: ignore[misc, unused-ignore]  # triton ships no types
         def __init__(self) -> None:
             super().__init__()
             self.utils = _Utils(_CHIPS[arch])
-            self.launcher_cls = CompileOnlyLauncher
+            self.loaded: dict[int, weakref.ref[Any]] = {}  # kernels with binaries of ours, by id
+
+        def launcher_cls(self, src: Any, metadata: Any) -> CompileOnlyLauncher:
+            self.loaded[id(src.fn)] = weakref.ref(src.fn)
+            return CompileOnlyLauncher()
+
+        def forget(self) -> None:
+            """Drops what was compiled: from Triton 3.9 on a binary asks the active driver to unload it when it goes."""
+            for kernel in [found for ref in self.loaded.values() if (found := ref()) is not None]:
+                kernel.device_caches.pop(arch, None)
+            self.loaded.clear()
 
         @classmethod
         def is_active(cls) -> bool:
@@ -108,11 +122,7 @@ def _make_driver(arch: int) -> Any:
             return 0
 
         def get_benchmarker(self) -> Callable[..., list[float]]:
-            def benchmark(kernel_call: Callable[[], Any], quantiles: Any = None, **_: Any) -> list[float]:
-                kernel_call()  # compiles; there is nothing to time, so the first configuration that compiles wins
-                return [0.0, 0.0, 0.0]
-
-            return benchmark
+            return _benchmark
 
     return CompileOnlyDriver()
 
@@ -126,6 +136,7 @@ def activate(arch: int) -> Callable[[], None]:
     driver.set_active(ours)
 
     def restore() -> None:
+        ours.forget()
         if driver._active is ours:
             driver.set_active(before)
 
@@ -134,7 +145,7 @@ def activate(arch: int) -> Callable[[], None]:
 
 @contextmanager
 def compile_only(target: str = "cuda:90") -> Iterator[None]:
-    """Inside the block Triton compiles for `target` (``cuda:80``, ``cuda:90``, ``cuda:100``) and launches do nothing."""
+    """Inside the block Triton compiles for `target` (``cuda:80``, ``cuda:90``, ``cuda:100``); launches do nothing."""
     restore = activate(parse_target(target))
     try:
         yield

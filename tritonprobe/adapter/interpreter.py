@@ -47,7 +47,7 @@ class Interpreted:
         try:
             signature = inspect.signature(kernel.fn)
             known = {name: value for name, value in kwargs.items() if name in signature.parameters}
-            values = signature.bind_partial(*args, **known).arguments
+            values = signature.bind(*args, **known).arguments
             if not site.dims:
                 site.choose_dims(values)
             key = tuple(values.get(dim) for dim in site.dims)

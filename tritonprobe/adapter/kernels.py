@@ -1,11 +1,13 @@
 """Which kernels are watched, what they are called, and a `Site` for each: the cells its launches are counted in.
 
-Touches Triton's kernel objects (`JITFunction`, `Autotuner`, `Heuristics`, `InterpretedFunction`), never their behaviour.
+Touches Triton's kernel objects (`JITFunction`, `Autotuner`, `Heuristics`, `InterpretedFunction`), never their
+behaviour.
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 import threading
 import weakref
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from tritonprobe.ledger.schema import LAUNCHES, TRIALS, WARMUPS, Metric
+from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS, WARMUPS, Metric
 from tritonprobe.ledger.store import Cell, Ledger
 from tritonprobe.model import Mode
 from tritonprobe.shapes.buckets import BucketMemo, BucketSpec, default_spec
@@ -24,7 +26,7 @@ UNBOUND = "unbound"  # the bucket of a call that raised before its arguments wer
 
 
 def jit_function(kernel: Any) -> Any:
-    """The `JITFunction` (or `InterpretedFunction`) at the bottom of autotuners and heuristics; None if there is none."""
+    """The `JITFunction` (or `InterpretedFunction`) at the bottom of autotuners and heuristics, or None."""
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
@@ -38,7 +40,17 @@ def jit_function(kernel: Any) -> Any:
 def name_of(jit: Any) -> str:
     """``module.qualname`` of a kernel."""
     fn = jit.fn
-    return f"{getattr(fn, '__module__', None) or '?'}.{getattr(fn, '__qualname__', None) or getattr(fn, '__name__', '?')}"
+    return (
+        f"{getattr(fn, '__module__', None) or '?'}.{getattr(fn, '__qualname__', None) or getattr(fn, '__name__', '?')}"
+    )
+
+
+def _constexprs(jit: Any) -> tuple[str, ...]:
+    if hasattr(jit, "params"):
+        return tuple(p.name for p in jit.params if p.is_constexpr)
+    # The interpreter's kernels have annotations only: the class, or its text where the module postpones them.
+    annotated = inspect.signature(jit.fn).parameters.values()
+    return tuple(p.name for p in annotated if "constexpr" in str(p.annotation))
 
 
 class _Thread(threading.local):
@@ -59,7 +71,7 @@ class Site:
         self.name = name_of(jit)
         self.spec = spec
         self.params: tuple[str, ...] = tuple(jit.arg_names)
-        self.constexprs = tuple(p.name for p in getattr(jit, "params", ()) if p.is_constexpr)
+        self.constexprs = _constexprs(jit)
         self.autotune_keys: tuple[str, ...] = ()
         self.dims: tuple[str, ...] = ()
         self.hot: dict[Any, Cell] = {}
@@ -113,6 +125,11 @@ class Site:
         thread = self._registry.thread
         mode = thread.mode if thread.site is self else "launch"
         self._registry.ledger.add(_METRIC[mode], (self.name, UNBOUND))
+        self.count_failed(UNBOUND)
+
+    def count_failed(self, bucket: str) -> None:
+        """Counts a call that raised before a variant was found for it."""
+        self._registry.ledger.add(LOOKUPS_FAILED, (self.name, bucket))
 
     @property
     def mode(self) -> Mode:

@@ -1,8 +1,8 @@
 """The ends of launch calls: `JITFunction.run` and `Autotuner.run` with a guard around their bodies.
 
-The guard costs a few nanoseconds (`rewrite.guard`): it tells of exceptions, which are counted and go on unchanged, and of
-the end of a call while a cold call or an op is under way. ``run(warmup=True)`` branches off first, so that warm-ups are
-counted apart.
+The guard costs a few nanoseconds (`rewrite.guard`): it tells of exceptions, which are counted and go on unchanged,
+and of the end of a call while a cold call or an op is under way. ``run(warmup=True)`` branches off first, so that
+warm-ups are counted apart.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -182,8 +183,11 @@ class Launches:
             if watching is not None and mode == "launch":
                 watching.raised += 1
                 watching.error = error
-            if not _was_bound(error, site):
+            found = _how_far(error, site)
+            if not found.counted:
                 site.count_unbound()
+            elif not found.variant:
+                site.count_failed(site.bucket(found.values))
             if mode == "launch":
                 self._thread.counted = id(error)
             name = type(error).__name__
@@ -232,14 +236,28 @@ class Launches:
         self._calls.end_of(sys._getframe(1))
 
 
-def _was_bound(error: BaseException, site: Site) -> bool:
-    """Whether the call that raised had been counted: its binder, which counts first, was entered."""
+@dataclass(slots=True)
+class _HowFar:
+    """How far a call had come when it raised, read from Triton's local names along the traceback."""
+
+    counted: bool = False  # its binder, which counts first, was entered
+    variant: bool = False  # a variant had been found for it
+    values: Mapping[str, Any] = field(default_factory=dict)  # its arguments, as far as they were bound
+
+
+def _how_far(error: BaseException, site: Site) -> _HowFar:
+    found = _HowFar()
     trace = error.__traceback__
     while trace is not None:
         frame: FrameType = trace.tb_frame
-        if frame.f_code.co_filename == BINDER_FILE or "bound_args" in frame.f_locals:
-            return True
-        if site.strategy == "pre_run_hook" and "kernel_cache" in frame.f_locals:
-            return True
+        names = frame.f_locals
+        if frame.f_code.co_filename == BINDER_FILE:
+            found.counted, found.values = True, names
+        elif "kernel_key_cache" in names:  # JITFunction.run
+            if "bound_args" in names:
+                found.counted, found.values = True, names["bound_args"]
+            elif site.strategy == "pre_run_hook":
+                found.counted = True
+            found.variant = names.get("kernel") is not None
         trace = trace.tb_next
-    return False
+    return found

@@ -1,7 +1,7 @@
 """Reversible attribute replacements. Knows nothing of Triton.
 
-A patch is taken back only where it is still in place. Where somebody wrapped it meanwhile, it stays underneath theirs, and
-since every wrapper of ours asks whether it is switched on, it then passes calls through.
+A patch is taken back only where it is still in place. Where somebody wrapped it meanwhile, it stays underneath
+theirs, and since every wrapper of ours asks whether it is switched on, it then passes calls through.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where a cold call's time goes: the functions of Triton that only cold calls reach, each under the name of its phase.
 
-Touches `JITFunction._pack_args` and `_do_compile`, `compiler.compile`'s callees, the backends' stages, the cache managers,
-`CompiledKernel` and the driver's creation. None of them runs on a hot launch, except `CompiledKernel._init_handles`, whose
-early return is therefore inlined.
+Touches `JITFunction._pack_args` and `_do_compile`, `compiler.compile`'s callees, the backends' stages, the cache
+managers, `CompiledKernel` and the driver's creation. None of them runs on a hot launch, except
+`CompiledKernel._init_handles`, whose early return is therefore inlined.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Phases:
         self._initialised = False
 
     def install(self, patches: Patches) -> None:
-        import triton.runtime.driver
         from triton.compiler import compiler
         from triton.runtime import build, cache
         from triton.runtime.jit import JITFunction
@@ -153,6 +152,8 @@ class Phases:
                 if kernel is not None and getattr(kernel, "hash", None) is not None:
                     call.found(site.name, self._registry.thread.bucket or UNKNOWN_BUCKET, call.tier)
                     self._count_variant(call, site.name, kernel.hash)
+                elif kernel is None:  # a jit_cache_hook took the launch away
+                    site.count_failed(self._registry.thread.bucket or UNKNOWN_BUCKET)
                 return kernel
             except BaseException as error:
                 if ours:

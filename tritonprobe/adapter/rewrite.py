@@ -1,12 +1,11 @@
 """Rewrites of two functions of Triton's, each with a full self-check: `guard` and `counting_binder`.
 
-A wrapper costs 0.4 to 1.1 us a launch, since it repacks ``*args, **kwargs``. A statement inside the function costs a few
-nanoseconds. So the function's own source is compiled again with one statement added, and used only if nothing else
-changed; otherwise `RewriteError` says why, and the caller falls back to a wrapper or a hook.
+A wrapper costs 0.4 to 1.1 us a launch, since it repacks ``*args, **kwargs``. A statement inside the function costs a
+few nanoseconds. So the function's own source is compiled again with one statement added, and used only if nothing
+else changed; otherwise `RewriteError` says why, and the caller falls back to a wrapper or a hook.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -38,9 +37,9 @@ def guard(
 ) -> types.FunctionType:
     """`function` (a method) with its body inside ``try``: free while nothing happens.
 
-    ``raised(self)`` is called while an exception passes through, ``ended()`` on the way out whenever the list `watch` is
-    not empty. `prelude` is a statement put first, `names` what it refers to. Signature, defaults, names, line numbers and
-    the original body stay as they were: a traceback shows Triton's own lines.
+    ``raised(self)`` is called while an exception passes through, ``ended()`` on the way out whenever the list `watch`
+    is not empty. `prelude` is a statement put first, `names` what it refers to. Signature, defaults, names, line
+    numbers and the original body stay as they were: a traceback shows Triton's own lines.
     """
     inner = _source_of(function)
     extra = {"_tritonprobe_raised": raised, "_tritonprobe_ended": ended, "_tritonprobe_watch": watch, **(names or {})}
@@ -89,9 +88,9 @@ def counting_binder(
 ) -> tuple[types.FunctionType, types.FunctionType]:
     """Triton's binder for one kernel, plain and with ``cells[dims][0] += 1`` as its first statement.
 
-    `generate` is Triton's ``create_function_from_signature``, `arguments` what it takes. It builds the binder by ``exec``;
-    a private copy of it runs here with an ``exec`` that keeps the text. Any failing lookup goes to ``miss(key)``. The new
-    binder's globals hold `CELLS`, which may be swapped for another dict while the kernel runs.
+    `generate` is Triton's ``create_function_from_signature``, `arguments` what it takes. It builds the binder by
+    ``exec``; a private copy of it runs here with an ``exec`` that keeps the text. Any failing lookup goes to
+    ``miss(key)``. The new binder's globals hold `CELLS`, which may be swapped for another dict while the kernel runs.
     """
     got: list[tuple[str, dict[str, Any]]] = []
 
@@ -102,7 +101,7 @@ def counting_binder(
     if not isinstance(generate, types.FunctionType) or generate.__closure__:
         raise RewriteError("the binder's generator is not Triton's own function")
     private = types.FunctionType(generate.__code__, {**generate.__globals__, "exec": keep}, generate.__name__)
-    plain = private(*arguments)
+    plain: types.FunctionType = private(*arguments)
     if len(got) != 1:
         raise RewriteError(f"the binder was built by {len(got)} calls of exec, not one")
     source, namespace = got[0]
@@ -145,6 +144,7 @@ def _source_of(function: types.FunctionType) -> ast.FunctionDef:
     if getattr(function, "__wrapped__", None) is not None:
         raise RewriteError(f"{function.__qualname__} was wrapped by somebody")
     code = function.__code__
+    linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename)
     if not lines:
         raise RewriteError(f"no source for {function.__qualname__}")

@@ -12,7 +12,9 @@ from tritonprobe.model import ArgClass, Variant
 
 MAX_TEXT = 200
 # Options that Triton fills in itself and that say nothing about a call.
-_SILENT_OPTIONS = frozenset({"extern_libs", "arch", "backend_name", "debug", "instrumentation_mode", "sanitize_overflow"})
+_SILENT_OPTIONS = frozenset(
+    {"extern_libs", "arch", "backend_name", "debug", "instrumentation_mode", "sanitize_overflow"}
+)
 
 
 def variant_of(
@@ -23,7 +25,10 @@ def variant_of(
     attrs: Mapping[tuple[int, ...], Any],
     options: Any,
 ) -> Variant:
-    """The variant of one call. `signature` maps names to types, `constexprs` and `attrs` are keyed by argument paths."""
+    """The variant of one call.
+
+    `signature` maps names to types, `constexprs` and `attrs` are keyed by argument paths.
+    """
     from triton._utils import find_paths_if, get_iterable_path
 
     names, types = list(signature), list(signature.values())
@@ -40,7 +45,10 @@ def variant_of(
 
 
 def text_of(value: Any) -> str:
-    """A constant as short text. Objects other than plain values give their name or type: a tensor's text would read it."""
+    """A constant as short text.
+
+    Objects other than plain values give their name or type: a tensor's text would read it.
+    """
     if isinstance(value, (bool, int, float, str, type(None))):
         text = repr(value)
     elif isinstance(value, (tuple, list)):
@@ -55,7 +63,7 @@ def text_of(value: Any) -> str:
 
 
 def _constant(declared: bool, nested: bool, value: Any) -> ArgClass:
-    """Triton turns None and the integer 1 into constants: those are classes of an argument, not constants of the author."""
+    """Triton makes constants of None and of the integer 1; they are classes of an argument, not the author's own."""
     if declared or (nested and value is not None and value != 1):
         return ArgClass("constexpr", text_of(value))
     if value is None:
