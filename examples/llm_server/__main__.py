@@ -66,7 +66,7 @@ def main(
     try:
         config = ModelConfig(layers, hidden, heads, kv_heads, intermediate, vocab, max_len, dtype, seed)
         where = _instrument(device)
-    except (ConfigError, SettingError) as error:
+    except ConfigError as error:
         raise click.UsageError(str(error)) from None
     sock = _listen(host, port)
     # Only now: importing the kernels probes them, and the device has to be known by then.
@@ -89,7 +89,10 @@ def _instrument(device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch sees no CUDA device here; --device compile-only:cuda:90 needs none")
     tritonprobe.configure(device=None if device == "cuda" else device)
-    tritonprobe.instrument()
+    try:
+        tritonprobe.instrument()
+    except SettingError as error:
+        raise ConfigError(f"--device {device}: expected auto, cuda or compile-only:cuda:90 ({error})") from None
     return "cuda" if device == "cuda" else "cpu"
 
 

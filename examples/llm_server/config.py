@@ -8,6 +8,10 @@ DTYPES = ("float32", "float16", "bfloat16")
 HEAD_DIMS = (16, 32, 64, 128, 256)
 """What the attention kernels take."""
 
+SHORTEST = 32
+"""Tokens that a request can have at least: a warm-up has to fit."""
+_SIZES = ("layers", "hidden", "heads", "kv_heads", "intermediate", "vocab")
+
 
 class ConfigError(ValueError):
     """A model that cannot be built; the message names the setting and says what would do."""
@@ -26,9 +30,9 @@ class ModelConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "kv_heads", "intermediate", "vocab", "max_len"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
+        for name, low in (*((name, 1) for name in _SIZES), ("max_len", SHORTEST)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected at least {low}")
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype={self.dtype!r}: expected one of {', '.join(DTYPES)}")
         if self.hidden % self.heads or self.head_dim not in HEAD_DIMS:

@@ -17,14 +17,15 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TINY = ("--layers", "1", "--hidden", "64", "--heads", "4", "--intermediate", "64", "--vocab", "300", "--max-len", "256")
+SIZES = {"layers": 1, "hidden": 64, "heads": 4, "intermediate": 64, "vocab": 300, "max-len": 256, "dtype": "float16"}
+TINY = [f"--{name}={value}" for name, value in SIZES.items()]
 
 
 def start(tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "examples.llm_server", "--port", "0", *flags],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": "kernels", "TRITON_CACHE_DIR": str(tmp_path / "cache")},
+        env={**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -111,8 +112,11 @@ def test_a_warmed_up_server_is_ready_before_it_says_where_it_is(tmp_path):
     ("flags", "sentence"),
     [
         (("--heads", "3"), "hidden=256 over heads=3: expected one of 16, 32, 64, 128, 256 a head"),
-        (("--device", "tpu"), "TRITONPROBE_DEVICE='tpu': expected compile-only:cuda:90"),
-        (("--device", "compile-only:cuda:75"), "compile-only target 'cuda:75': expected one of"),
+        (("--device", "tpu"), "--device tpu: expected auto, cuda or compile-only:cuda:90"),
+        (
+            ("--device", "compile-only:cuda:75"),
+            "--device compile-only:cuda:75: expected auto, cuda or compile-only:cuda:90",
+        ),
         (("--port", "{taken}"), "cannot listen on 127.0.0.1:{taken}: Address already in use; --port 0 takes a free"),
         (("--slots", "0"), "Invalid value for '--slots': 0 is not in the range x>=1"),
     ],

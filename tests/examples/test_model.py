@@ -119,6 +119,7 @@ def test_the_seed_makes_the_weights(decoder):
     ("changes", "sentence"),
     [
         ({"layers": 0}, "layers=0: expected at least 1"),
+        ({"max_len": 8}, "max_len=8: expected at least 32"),
         ({"heads": 3}, "hidden=256 over heads=3: expected one of 16, 32, 64, 128, 256 a head"),
         ({"hidden": 192}, "hidden=192 over heads=4: expected one of 16, 32, 64, 128, 256 a head"),
         ({"kv_heads": 3}, "kv_heads=3: expected a divisor of heads=4"),
