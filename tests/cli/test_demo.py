@@ -70,6 +70,14 @@ def test_the_metrics_are_what_prometheus_reads(shown) -> None:
         assert done.returncode == 0
 
 
+@pytest.mark.slow
+def test_json_instead_of_the_screen(tmp_path: Path) -> None:
+    command = [*COMMAND, "--requests", "1", "--json", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads((tmp_path / "report.json").read_text())
+
+
 def test_a_server_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     if has_gpu():
         pytest.skip("asks for a CUDA device where there is none")
