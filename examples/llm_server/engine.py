@@ -152,9 +152,9 @@ class Engine:
                 self._drop_cancelled()
                 if self._stopping:
                     return None
-                batch = [*self._admit(), *self._running]
-                if batch:
-                    return batch
+                self._running = [*self._admit(), *self._running]
+                if self._running:
+                    return self._running
                 self._work.wait()
 
     def _drop_cancelled(self) -> None:
@@ -179,11 +179,11 @@ class Engine:
                 tokens = self._model.next_tokens(pieces)
         except Exception as error:
             log.exception("a step of %d requests failed; they get an error, the engine goes on", len(batch))
-            failed = Failed(f"the step that ran this request failed: {type(error).__name__}: {error}", 500)
+            said = str(error).strip().partition("\n")[0][:200]  # a compiler's errors are pages long; the log has them
+            failed = Failed(f"the step that ran this request failed: {type(error).__name__}: {said}", 500)
             for generation in batch:
                 self._fail(generation, failed, type(error).__name__)
             return
-        self._running = batch
         for generation, token in zip(batch, tokens, strict=True):
             self._hand_out(generation, token)
 

@@ -25,5 +25,5 @@ class Counting:
         self.entered.release()
         assert self.gate.wait(WAIT)
         if any(BROKEN in piece.tokens for piece in pieces):
-            raise ArithmeticError("broken on purpose")
+            raise ArithmeticError("broken on purpose\nand more that is of no use to a client")
         return [piece.tokens[-1] + 1 for piece in pieces]

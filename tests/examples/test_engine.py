@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from examples.llm_server.config import EngineConfig
-from examples.llm_server.engine import Engine, PromptError, QueueFullError, StoppedError
+from examples.llm_server.engine import Engine, Load, PromptError, QueueFullError, StoppedError
 from examples.llm_server.generation import Failed, Generation, Sampling, Token
 from examples.llm_server.tokens import EOS
 from tests.examples.counting import BROKEN, WAIT, Counting
@@ -94,7 +94,7 @@ def test_a_new_request_joins_those_that_run(engine, model):
 def test_requests_beyond_the_slots_wait_for_one_in_their_order(engine, model):
     first = hold(engine, model)
     others = [Client(engine, [10 * i], max_tokens=2) for i in (1, 2, 3)]
-    assert engine.load().waiting == 3
+    assert engine.load() == Load(waiting=3, running=1, slots=2)
     model.gate.set()
     assert [c.ids() for c in others] == [[11, 12], [21, 22], [31, 32]]
     assert first.ids() == [4, 5, 6]

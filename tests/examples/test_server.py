@@ -30,6 +30,7 @@ class Served:
     client: httpx.Client
     engine: Recorded
     model: Counting
+    server: uvicorn.Server
 
     def complete(self, prompt: object, **parameters: object) -> httpx.Response:
         return self.client.post("/v1/completions", json={"prompt": prompt, **parameters})
@@ -68,7 +69,7 @@ def served() -> Iterator[Served]:
         wait_until(lambda: server.started)
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{sock.getsockname()[1]}", timeout=WAIT) as client:
-                yield Served(client, engine, model)
+                yield Served(client, engine, model, server)
         finally:
             model.gate.set()
             server.should_exit = True
@@ -219,6 +220,19 @@ def test_a_client_that_goes_away_frees_its_place(served, stream):
     assert served.complete([5], max_tokens=1).json()["choices"][0]["token_ids"] == [6]
     assert len(served.model.steps) == 2  # the one that was held, and the one just now
     assert served.engine.load().running == 0
+
+
+def test_open_requests_are_finished_when_the_server_is_told_to_stop(served):
+    (client,) = hold(served, 1)
+    served.server.should_exit = True
+    wait_until(lambda: not served.server.servers[0].is_serving())  # it takes no more connections
+    with pytest.raises(httpx.ConnectError):
+        served.client.get("/health")
+    served.model.gate.set()
+    with client, client.makefile() as answer:
+        received = answer.read()
+    assert received.count('"token_ids"') == 5
+    assert "data: [DONE]" in received
 
 
 def test_models_and_health(served):
