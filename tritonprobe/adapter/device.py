@@ -6,8 +6,8 @@ it back.
 
 from __future__ import annotations
 
+import gc
 import re
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,9 +49,16 @@ class CompileOnlyLauncher:
 
     launches = 0  # with a grid that is not empty, of the whole process
 
+    def __init__(self, src: Any, metadata: Any) -> None:
+        """Triton hands over what a real launcher is built from."""
+
     def __call__(self, x: int, y: int, z: int, *_: Any) -> None:
         if x * y * z > 0:
             CompileOnlyLauncher.launches += 1
+
+
+class _Module:
+    """Stands where a loaded module would."""
 
 
 class _Utils:
@@ -66,7 +73,7 @@ class _Utils:
         return dict(self._properties)
 
     def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[Any, Any, None, None, int]:
-        return object(), object(), None, None, 1024  # registers and spills are the driver's to say: unknown here
+        return _Module(), object(), None, None, 1024  # registers and spills are the driver's to say: unknown here
 
     def unload_module(self, module: Any) -> None:
         pass
@@ -87,17 +94,7 @@ def _make_driver(arch: int) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.utils = _Utils(_CHIPS[arch])
-            self.loaded: dict[int, weakref.ref[Any]] = {}  # kernels with binaries of ours, by id
-
-        def launcher_cls(self, src: Any, metadata: Any) -> CompileOnlyLauncher:
-            self.loaded[id(src.fn)] = weakref.ref(src.fn)
-            return CompileOnlyLauncher()
-
-        def forget(self) -> None:
-            """Drops what was compiled: from Triton 3.9 on a binary asks the active driver to unload it when it goes."""
-            for kernel in [found for ref in self.loaded.values() if (found := ref()) is not None]:
-                kernel.device_caches.pop(arch, None)
-            self.loaded.clear()
+            self.launcher_cls = CompileOnlyLauncher
 
         @classmethod
         def is_active(cls) -> bool:
@@ -127,6 +124,15 @@ def _make_driver(arch: int) -> Any:
     return CompileOnlyDriver()
 
 
+def _unload_all() -> None:
+    """Takes our modules out of Triton's kernels: from 3.9 on each asks the active driver to unload it when it goes."""
+    from triton.compiler.compiler import CompiledKernel
+
+    for kernel in gc.get_objects():
+        if type(kernel) is CompiledKernel and type(kernel.module) is _Module:
+            kernel.module = kernel.function = kernel._run = None
+
+
 def activate(arch: int) -> Callable[[], None]:
     """Makes the compile-only device Triton's active driver; returns what puts the former one back."""
     from triton.runtime.driver import driver
@@ -136,7 +142,7 @@ def activate(arch: int) -> Callable[[], None]:
     driver.set_active(ours)
 
     def restore() -> None:
-        ours.forget()
+        _unload_all()
         if driver._active is ours:
             driver.set_active(before)
 

@@ -76,7 +76,7 @@ def _tokens_of(choice: dict[str, Any]) -> int:
     """How many tokens a chunk brings. Its ids tell, where the server sends them.
 
     Else text is one token, and so is an empty text that does not end the answer: a token of which no whole character
-    has come yet, or a special one. (vLLM's own benchmark counts such chunks, too.)
+    has come yet, or a special one.
     """
     ids = choice.get("token_ids")
     if isinstance(ids, list):
