@@ -56,7 +56,16 @@ def launches() -> list[Panel]:
             Target(f"topk(10, {rate(schema.LAUNCHES, ('kernel',))})", "{{kernel}}"),
             unit="ops",
             empty="no launches",
-            size=(8, 8),
+            legend="right",
+        ),
+        lines(
+            "Variants of a kernel",
+            "The ten kernels with the most variants in one process. Each variant is a binary that stays loaded; a line "
+            "that keeps climbing is an argument that should not be specialised on.",
+            Target(f"topk(10, {total(schema.VARIANTS, ('kernel',), series(schema.VARIANTS), 'max')})", "{{kernel}}"),
+            unit="short",
+            empty="no kernels",
+            legend="right",
         ),
         bars(
             "Lookups that memory did not answer, by tier",
@@ -67,15 +76,6 @@ def launches() -> list[Panel]:
             size=(8, 8),
             overrides=TIER_COLOURS,
         ),
-        lines(
-            "Variants of a kernel",
-            "The ten kernels with the most variants in one process. Each variant is a binary that stays loaded; a line "
-            "that keeps climbing is an argument that should not be specialised on.",
-            Target(f"topk(10, {total(schema.VARIANTS, ('kernel',), series(schema.VARIANTS), 'max')})", "{{kernel}}"),
-            unit="short",
-            empty="no kernels",
-            size=(8, 8),
-        ),
         table(
             "Recompiles by cause",
             "Compilations for a kernel that had a variant already, by the argument or option that changed; one that "
@@ -85,6 +85,7 @@ def launches() -> list[Panel]:
             unit="short",
             empty="none",
             decimals=0,
+            size=(8, 8),
             overrides=[override("kernel", links=[only_this_kernel()])],
         ),
         table(
@@ -95,6 +96,7 @@ def launches() -> list[Panel]:
             unit="short",
             empty="none",
             decimals=0,
+            size=(8, 8),
         ),
     ]
 
@@ -112,9 +114,9 @@ def autotune() -> list[Panel]:
         bars(
             "Configurations by outcome",
             "What became of each autotune configuration, all kernels. Many that failed make tuning dear for nothing.",
-            Target(counted(schema.AUTOTUNE_CONFIGS, ("outcome",), window=INTERVAL), "{{outcome}}"),
+            Target(f"{counted(schema.AUTOTUNE_CONFIGS, ('outcome',), window=INTERVAL)} > 0", "{{outcome}}"),
             unit="short",
-            empty="none scraped",
+            empty="no tuning",
             overrides=coloured({"ok": "green", "pruned": "blue"}),
         ),
     ]
@@ -132,7 +134,7 @@ def ops() -> list[Panel]:
             unit="percentunit",
             empty="no fallbacks",
             steps=[(0.05, "red")],
-            size=(8, 9),
+            size=(6, 9),
         ),
         bars(
             "Fallbacks by reason",
@@ -140,7 +142,7 @@ def ops() -> list[Panel]:
             Target(f"{counted(schema.FALLBACKS, ('reason',), window=INTERVAL)} > 0", "{{reason}}"),
             unit="short",
             empty="no fallbacks",
-            size=(8, 9),
+            size=(6, 9),
         ),
         table(
             "Fallbacks by op, bucket and reason",
@@ -150,7 +152,7 @@ def ops() -> list[Panel]:
             unit="short",
             empty="none",
             decimals=0,
-            size=(8, 9),
+            size=(12, 9),
         ),
     ]
 
@@ -202,6 +204,6 @@ def itself() -> list[Panel]:
             empty="-",
             size=(24, 7),
             decimals=0,
-            overrides=[override("ready since", unit="dateTimeAsIso")],
+            overrides=[override("ready since", unit="dateTimeAsIso", custom__width=180)],
         ),
     ]

@@ -11,9 +11,12 @@ from typing import Any, Literal
 
 Json = dict[str, Any]
 Colour = Literal["green", "yellow", "orange", "red", "blue", "purple", "text"]
+Legend = Literal["bottom", "right"]
 
 WIDTH = 24
 """Grafana's columns."""
+NUMBER_WIDTH = 90
+"""Pixels of a table's column of numbers."""
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 PLUGIN_VERSION = "11.6.0"
 
@@ -111,7 +114,9 @@ def stat(title: str, description: str, *targets: Target, unit: str, empty: str, 
     )
 
 
-def lines(title: str, description: str, *targets: Target, unit: str, empty: str, **more: Any) -> Panel:
+def lines(
+    title: str, description: str, *targets: Target, unit: str, empty: str, legend: Legend = "bottom", **more: Any
+) -> Panel:
     """Lines over time; thresholds are drawn as dashed lines."""
     steps = more.get("steps", ())
     custom = {
@@ -125,10 +130,12 @@ def lines(title: str, description: str, *targets: Target, unit: str, empty: str,
         "stacking": {"group": "A", "mode": "none"},
         "thresholdsStyle": {"mode": "dashed" if steps else "off"},
     }
-    return _graph(title, description, targets, unit, empty, custom, ["max", "lastNotNull"], more)
+    return _graph(title, description, targets, unit, empty, custom, ["max", "lastNotNull"], legend, more)
 
 
-def bars(title: str, description: str, *targets: Target, unit: str, empty: str, **more: Any) -> Panel:
+def bars(
+    title: str, description: str, *targets: Target, unit: str, empty: str, legend: Legend = "bottom", **more: Any
+) -> Panel:
     """Stacked bars over time, for what happened in each window."""
     custom = {
         "axisSoftMin": 0,
@@ -139,7 +146,7 @@ def bars(title: str, description: str, *targets: Target, unit: str, empty: str, 
         "stacking": {"group": "A", "mode": "normal"},
         "thresholdsStyle": {"mode": "off"},
     }
-    return _graph(title, description, targets, unit, empty, custom, ["max"], more)
+    return _graph(title, description, targets, unit, empty, custom, ["max"], legend, more)
 
 
 def ranking(title: str, description: str, target: Target, *, unit: str, empty: str, **more: Any) -> Panel:
@@ -207,12 +214,12 @@ def table(
     }
     options = {
         "cellHeight": "sm",
-        "footer": {"countRows": False, "enablePagination": True, "fields": "", "reducer": ["sum"], "show": False},
         "showHeader": True,
         "sortBy": [{"desc": True, "displayName": targets[0].legend}],
     }
-    # Text takes the unit of numbers badly, and a label may look like one.
+    # Text takes the unit of numbers badly, and a label may look like one. Numbers are narrow, names get what is left.
     plain = [override(head, unit="string") for head in labels.values()]
+    narrow = [override(head, custom__width=NUMBER_WIDTH) for head in heads.values() if head]
     return Panel(
         title,
         description,
@@ -230,7 +237,7 @@ def table(
             "instant": True,
             "transformations": [{"id": "merge", "options": {}}, {"id": "organize", "options": tidy}],
             **more,
-            "overrides": [*plain, *more.get("overrides", ())],
+            "overrides": [*plain, *narrow, *more.get("overrides", ())],
         },
     )
 
@@ -279,10 +286,11 @@ def _graph(
     empty: str,
     custom: Json,
     calcs: list[str],
+    legend: Legend,
     more: Json,
 ) -> Panel:
     options = {
-        "legend": {"calcs": calcs, "displayMode": "table", "placement": "bottom", "showLegend": True},
+        "legend": {"calcs": calcs, "displayMode": "table", "placement": legend, "showLegend": True},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
     given = {"size": (12, 8), "options": options, "coloured_by": {"mode": "palette-classic"}, **more}

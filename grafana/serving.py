@@ -28,6 +28,12 @@ def stalled(window: str, phase: str = BEFORE) -> str:
     return "1 - " + ratio(within, counted(schema.EXPOSURE, by, phase, window=window, part="count"))
 
 
+def stall_quantile(phase: str, waited: str) -> str:
+    """P99 of the exposure; absent, rather than interpolated within the lowest bucket, where that many had none."""
+    found = quantile(0.99, schema.EXPOSURE, phase, f'waited="{waited}"', window=INTERVAL)
+    return f"{found} > {schema.EXPOSURE.bounds[0]}"
+
+
 def glance() -> list[Panel]:
     """One line of numbers: green, or where to look."""
     probed = f"count({total(schema.AFTER_READY, TARGET, series(schema.AFTER_READY))})"
@@ -45,8 +51,8 @@ def glance() -> list[Panel]:
             base="blue",
         ),
         stat(
-            "Cold calls after ready",
-            "Calls of serving threads that did more than launch, after ready(), all kernels. Each one is an incident: "
+            "Incidents",
+            "Cold calls after ready: calls of serving threads that did more than launch, all kernels. "
             "requests waited for it. Red from the first one.",
             Target(counted(schema.AFTER_READY, (), window=RANGE)),
             unit="short",
@@ -55,9 +61,9 @@ def glance() -> list[Panel]:
             steps=[(0.5, "red")],
         ),
         stat(
-            "Time to first token, P99",
-            "Over all that the board shows. Yellow from 1 s, red from 2.5 s: edges of the histogram, to be moved to "
-            "those of your own objective.",
+            "TTFT P99",
+            "Time to the first token, over all that the board shows. Yellow from 1 s, red from 2.5 s: edges of the "
+            "histogram, to be moved to those of your own objective.",
             Target(quantile(0.99, schema.TTFT, window=RANGE)),
             unit="s",
             empty="no requests",
@@ -74,7 +80,7 @@ def glance() -> list[Panel]:
             steps=[(0.01, "yellow"), (0.06, "red")],
         ),
         stat(
-            "Cold call in progress",
+            "Cold call now",
             "Age of the oldest cold call that has not ended. Yellow from 10 s; red from 60 s, when the alert is due.",
             Target(f"max(time() - {series(schema.COLD_IN_PROGRESS)})"),
             unit="s",
@@ -83,7 +89,7 @@ def glance() -> list[Panel]:
             steps=[(10, "yellow"), (60, "red")],
         ),
         stat(
-            "Found in memory",
+            "In memory",
             "Share of variant lookups that Triton's in-memory cache answered. A warm server is at 100%; below 99% it "
             "still meets new variants.",
             Target(ratio(memory, counted(schema.LOOKUPS, (), window=RANGE))),
@@ -94,7 +100,7 @@ def glance() -> list[Panel]:
             steps=[(0.99, "yellow"), (0.999, "green")],
         ),
         stat(
-            "Calls on a fallback",
+            "On a fallback",
             "Share of op calls that took the fallback. Yellow from 1%; red from 5%, when the alert is due.",
             Target(ratio(f"({fallback} or vector(0))", counted(schema.OP_CALLS, (), window=RANGE))),
             unit="percentunit",
@@ -103,7 +109,7 @@ def glance() -> list[Panel]:
             steps=[(0.01, "yellow"), (0.05, "red")],
         ),
         stat(
-            "Faults of tritonprobe",
+            "Own faults",
             "What went wrong in tritonprobe itself. The served program goes on, but some figures may be missing.",
             Target(counted(schema.ERRORS, (), window=RANGE)),
             unit="short",
@@ -122,16 +128,13 @@ def requests() -> list[Panel]:
             "Time to first token, and the stall before it",
             "P99 and P50 of the time to first token, and P99 of the stall in it, apart for requests whose own batch "
             "stalled and those that queued behind another's. Each line is a quantile of its own: they need not be the "
-            f"same request. {EXPOSURE}",
+            f"same request. A stall's line is absent where 99% met none. {EXPOSURE}",
             Target(quantile(0.99, schema.TTFT, window=INTERVAL), "P99"),
             Target(quantile(0.5, schema.TTFT, window=INTERVAL), "P50"),
-            *(
-                Target(quantile(0.99, schema.EXPOSURE, BEFORE, f'waited="{waited}"', window=INTERVAL), name)
-                for waited, name in waits
-            ),
+            *(Target(stall_quantile(BEFORE, waited), name) for waited, name in waits),
             unit="s",
             empty="no requests",
-            size=(12, 9),
+            size=(12, 10),
             overrides=[*coloured({"P99": "blue", "P50": "green"}), *WAITED_COLOURS],
         ),
         lines(
@@ -141,7 +144,7 @@ def requests() -> list[Panel]:
             Target(stalled(INTERVAL), "{{waited}}"),
             unit="percentunit",
             empty="no requests",
-            size=(12, 9),
+            size=(12, 10),
             steps=[(0.01, "yellow")],
             overrides=coloured({"in_batch": "orange", "queued": "red"}),
         ),
@@ -152,6 +155,7 @@ def requests() -> list[Panel]:
             Target(counted(schema.TTFT, ("le",), window=INTERVAL, part="bucket"), "{{le}}"),
             unit="s",
             empty="no requests",
+            size=(12, 9),
         ),
         lines(
             "Time per output token, and the stall after the first",
@@ -159,12 +163,10 @@ def requests() -> list[Panel]:
             f"{EXPOSURE}",
             Target(quantile(0.99, schema.TPOT, window=INTERVAL), "P99"),
             Target(quantile(0.5, schema.TPOT, window=INTERVAL), "P50"),
-            *(
-                Target(quantile(0.99, schema.EXPOSURE, AFTER, f'waited="{waited}"', window=INTERVAL), name)
-                for waited, name in waits
-            ),
+            *(Target(stall_quantile(AFTER, waited), name) for waited, name in waits),
             unit="s",
             empty="no requests",
+            size=(12, 9),
             overrides=[*coloured({"P99": "blue", "P50": "green"}), *WAITED_COLOURS],
         ),
     ]
@@ -177,38 +179,21 @@ def cold_calls() -> list[Panel]:
     by_instance = counted(schema.AFTER_READY_BY_KERNEL, ("instance", *incident), window=RANGE)
     return [
         bars(
+            "Cold calls after ready, by tier",
+            "Incidents over time, all kernels. These counters exist at 0 from the start, so the first one shows.",
+            Target(f"{counted(schema.AFTER_READY, ('tier',), window=INTERVAL)} > 0", "{{tier}}"),
+            unit="short",
+            empty="none",
+            size=(8, 8),
+            overrides=TIER_COLOURS,
+        ),
+        bars(
             "Cold calls by tier",
             "How many, by the dearest tier that each one reached; before and after ready, all kernels. `memory`: the "
             "variant was there, but something else was not, e.g. a module was loaded.",
-            Target(counted(schema.COLD_CALL_SECONDS, ("tier",), window=INTERVAL, part="count"), "{{tier}}"),
+            Target(f"{counted(schema.COLD_CALL_SECONDS, ('tier',), window=INTERVAL, part='count')} > 0", "{{tier}}"),
             unit="short",
-            empty="none scraped",
-            size=(8, 8),
-            overrides=TIER_COLOURS,
-        ),
-        bars(
-            "Cold time by phase",
-            f"Where the wall time of cold calls went, in each window of the graph. {BORN}",
-            Target(f"{counted(schema.COLD_SECONDS, ('phase',), window=INTERVAL)} > 0", "{{phase}}"),
-            unit="s",
-            empty="no cold calls",
-            size=(8, 8),
-        ),
-        lines(
-            "How long cold calls take, P99",
-            "By the dearest tier that each one reached; all kernels.",
-            Target(quantile(0.99, schema.COLD_CALL_SECONDS, window=INTERVAL, by=("tier",)), "{{tier}}"),
-            unit="s",
-            empty="no cold calls",
-            size=(8, 8),
-            overrides=TIER_COLOURS,
-        ),
-        bars(
-            "Cold calls after ready, by tier",
-            "Incidents over time, all kernels. These counters exist at 0 from the start, so the first one shows.",
-            Target(counted(schema.AFTER_READY, ("tier",), window=INTERVAL), "{{tier}}"),
-            unit="short",
-            empty="none scraped",
+            empty="none",
             size=(8, 8),
             overrides=TIER_COLOURS,
         ),
@@ -223,13 +208,22 @@ def cold_calls() -> list[Panel]:
             size=(8, 8),
             steps=[(60, "red")],
         ),
+        bars(
+            "Cold time by phase",
+            f"Where the wall time of cold calls went, in each window of the graph. {BORN}",
+            Target(f"{counted(schema.COLD_SECONDS, ('phase',), window=INTERVAL)} > 0", "{{phase}}"),
+            unit="s",
+            empty="no cold calls",
+            size=(12, 9),
+            legend="right",
+        ),
         ranking(
             "Cold time by kernel",
             f"The ten dearest kernels. {BORN}",
             Target(f"topk(10, {counted(schema.COLD_SECONDS, ('kernel',), window=RANGE)} > 0)", "{{kernel}}"),
             unit="s",
             empty="no cold calls",
-            size=(8, 8),
+            size=(12, 9),
         ),
         table(
             "Incidents: cold calls after ready, by kernel, bucket and tier",
@@ -240,9 +234,22 @@ def cold_calls() -> list[Panel]:
             labels={label: label for label in incident},
             unit="short",
             empty="none",
-            size=(24, 9),
+            size=(16, 9),
             decimals=0,
             overrides=[override("kernel", links=[only_this_kernel()])],
+        ),
+        table(
+            "How long cold calls take",
+            "By the dearest tier that each one reached, before and after ready, all kernels. Quantiles are "
+            "interpolated between the edges of the histogram.",
+            Target(quantile(0.99, schema.COLD_CALL_SECONDS, window=RANGE, by=("tier",)), "P99"),
+            Target(quantile(0.5, schema.COLD_CALL_SECONDS, window=RANGE, by=("tier",)), "P50"),
+            Target(f"{counted(schema.COLD_CALL_SECONDS, ('tier',), window=RANGE, part='count')} > 0", "calls"),
+            labels={"tier": "tier"},
+            unit="s",
+            empty="-",
+            size=(8, 9),
+            overrides=[override("calls", unit="short", decimals=0)],
         ),
     ]
 

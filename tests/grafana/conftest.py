@@ -72,7 +72,10 @@ class Server:
         ledger.set(schema.READY, (), self.probed.ready_unix_ns / 1e9)
 
     def first_requests(self) -> None:
-        """Two requests: the first one's batch compiles and tunes for three seconds, and the second one queues."""
+        """Two requests: the first one's batch compiles and tunes for three seconds, and the second one queues.
+
+        Then the first one's batch finds a variant on a slow disk.
+        """
         first, second = self.requests.request("first", "m"), self.requests.request("second", "m")
         with self.requests.step([first]):
             began = self.clock.now
@@ -85,6 +88,12 @@ class Server:
             self.cold_call(MATMUL, "M<=32", "compile", 3, phases, reasons=("M: %16 -> other",), tuning=tuning)
             self.requests.stall(began, self.clock.now, threading.get_ident())
         first.token()
+        second.token()
+        with self.requests.step([first]):  # the second one waits for this batch, too
+            began = self.clock.now
+            self.clock.go_on(0.5)
+            self.cold_call(SOFTMAX, "N<=64", "disk", 0.5, (("cache_read", SECOND // 2),))
+            self.requests.stall(began, self.clock.now, threading.get_ident())
         for _ in range(4):
             self.clock.go_on(0.02)
             first.token()
