@@ -63,6 +63,7 @@ def op(
             from tritonprobe.adapter.device import is_compile_only
             from tritonprobe.adapter.errors import fallback_reason
 
+            runtime.adapter.install_once()
             with runtime.adapter.observed() as launched:
                 try:
                     result = function(*args, **kwargs)

@@ -19,13 +19,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from tritonprobe.runtime import current
 from tritonprobe.shapes.buckets import parse_spec
-
-if TYPE_CHECKING:
-    from tritonprobe.settings import Settings
 
 log = logging.getLogger("tritonprobe")
 
@@ -66,7 +63,6 @@ def _probe(kernel: Any, bucket: Rules | None) -> Any:
         )
     spec = None if bucket is None else parse_spec(bucket, params=tuple(jit_function(kernel).arg_names))
     runtime.adapter.install()
-    _apply_device(runtime.settings)
     runtime.adapter.probe(kernel, spec)
     return kernel
 
@@ -81,7 +77,6 @@ def instrument() -> None:
         log.info("tritonprobe: TRITONPROBE_DISABLED is set; nothing is watched")
         return
     runtime.adapter.install()
-    _apply_device(runtime.settings)
     runtime.adapter.watch_everything()
     runtime.describe()
 
@@ -91,21 +86,6 @@ def uninstrument() -> None:
 
     What was counted stays readable. A device from ``TRITONPROBE_DEVICE`` is given back as well.
     """
-    global _restore_device
     runtime = current()
     runtime.adapter.watch_probed_only()
     runtime.adapter.uninstall()
-    if _restore_device is not None:
-        _restore_device()
-        _restore_device = None
-
-
-_restore_device: Callable[[], None] | None = None
-
-
-def _apply_device(settings: Settings) -> None:
-    global _restore_device
-    if settings.device and _restore_device is None:
-        from tritonprobe.adapter.device import activate, parse_device
-
-        _restore_device = activate(parse_device(settings.device))

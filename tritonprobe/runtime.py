@@ -57,7 +57,7 @@ class Runtime:
                 self._adapter = Adapter(
                     ledger=self.ledger,
                     fault=self.fault,
-                    buckets_per_kernel=self.settings.buckets_per_kernel,
+                    settings=self.settings,
                     opened=self._opened,
                     closed=self._closed,
                     publish=self._launch_error,

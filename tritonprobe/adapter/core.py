@@ -13,6 +13,7 @@ from typing import Any
 from tritonprobe.adapter import device
 from tritonprobe.adapter.binder import Binders
 from tritonprobe.adapter.calls import Calls, OpenCall
+from tritonprobe.adapter.inductor import Inductor
 from tritonprobe.adapter.interpreter import Interpreted
 from tritonprobe.adapter.kernels import Registry, jit_function
 from tritonprobe.adapter.launches import Launched, Launches
@@ -21,6 +22,7 @@ from tritonprobe.adapter.phases import Phases
 from tritonprobe.adapter.tuning import Tunings
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.model import ColdCall, LaunchError
+from tritonprobe.settings import Settings
 from tritonprobe.shapes.buckets import BucketSpec
 
 log = logging.getLogger("tritonprobe")
@@ -50,21 +52,24 @@ def check_version(version: str) -> None:
 
 
 class Adapter:
-    """One process's hold on Triton."""
+    """One process's hold on Triton. Making one raises SettingError if ``settings.device`` cannot be used."""
 
     def __init__(
         self,
         ledger: Ledger,
         fault: Callable[[str], None],
-        buckets_per_kernel: int,
+        settings: Settings,
         opened: Callable[[OpenCall], None],
         closed: Callable[[ColdCall], None],
         publish: Callable[[LaunchError], None],
     ) -> None:
-        self.registry = Registry(ledger, fault, buckets_per_kernel)
+        self.registry = Registry(ledger, fault, settings.buckets_per_kernel)
         self._watch: list[None] = []  # not empty while a cold call or an op is under way on any thread
         self._patches = Patches()
+        self._arch = None if settings.device is None else device.parse_device(settings.device)
+        self._restore_device: Callable[[], None] | None = None
         self._on = False
+        self._ever = False
         self._lock = threading.RLock()
         self.calls = Calls(opened, closed, self._watch)
         self.launches = Launches(self.registry, self.calls, self._watch, publish, self._enabled)
@@ -72,12 +77,25 @@ class Adapter:
         self._phases = Phases(self.registry, self.calls, self._enabled)
         self._tunings = Tunings(self.registry, self.calls, self._enabled, lambda: not device.is_compile_only())
         self._interpreted = Interpreted(self.registry, publish, self._enabled)
+        self._inductor = Inductor(
+            self.registry,
+            self.calls,
+            self.launches,
+            self._phases,
+            self._watch,
+            publish,
+            self._enabled,
+            lambda: not device.is_compile_only(),
+        )
 
     def _enabled(self) -> bool:
         return self._on
 
     def install(self) -> None:
-        """Patches Triton, once. Raises UnsupportedTriton, or whatever a patch met, with nothing left behind."""
+        """Patches Triton, once, and makes the settings' device the active one.
+
+        Raises UnsupportedTriton, or whatever a patch met, with nothing left behind.
+        """
         import triton
 
         with self._lock:
@@ -90,10 +108,19 @@ class Adapter:
                 self._phases.install(self._patches)
                 self._tunings.install(self._patches)
                 self._interpreted.install(self._patches)
+                self._inductor.install()
             except BaseException:
+                self._inductor.remove()
                 self._patches.undo()
                 raise
-            self._on = True
+            if self._arch is not None:
+                self._restore_device = device.activate(self._arch)
+            self._on = self._ever = True
+
+    def install_once(self) -> None:
+        """For ops: patches Triton unless that was done before. After `uninstall` it stays away."""
+        if not self._ever:
+            self.install()
 
     def uninstall(self) -> None:
         """Takes every patch back and gives every kernel its own binder."""
@@ -102,25 +129,31 @@ class Adapter:
                 return
             self._on = False
             self._binders.remove()
-            left = self._patches.undo()
+            left = [*self._inductor.remove(), *self._patches.undo()]
             if left:
                 log.warning("tritonprobe: %s were wrapped by somebody and pass through now", ", ".join(left))
+            if self._restore_device is not None:
+                self._restore_device()
+                self._restore_device = None
             self.calls.guarded.clear()
             self.registry.forget_sites()
 
     def watch_everything(self) -> None:
         with self._lock:
             self.registry.everything = True
+            self._inductor.refresh()
             self._binders.adopt()
 
     def watch_probed_only(self) -> None:
         self.registry.everything = False
+        self._inductor.refresh()
 
     def probe(self, kernel: Any, spec: BucketSpec | None) -> None:
         """Watches one kernel, given as any of Triton's kernel objects. Raises TypeError on anything else."""
         jit = jit_function(kernel)
         with self._lock:
             self.registry.probe(jit, spec)
+            self._inductor.refresh()
             if hasattr(jit, "device_caches"):
                 self._binders.adopt_one(jit)
 

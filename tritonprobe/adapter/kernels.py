@@ -57,6 +57,7 @@ class _Thread(threading.local):
     mode: Mode = "launch"
     site: Site | None = None
     bucket: str | None = None  # of the latest in-memory miss
+    trials: int = 0  # autotune trials under way, of watched kernels and others
 
 
 class Site:
@@ -196,6 +197,11 @@ class Registry:
             if site is not None and site.kernel() is jit:
                 site.spec = spec
 
+    def spec(self, jit: Any) -> BucketSpec | None:
+        """The bucket spec a kernel was probed with."""
+        found = self._specs.get(id(jit))
+        return None if found is None else found[1]
+
     def watched(self, jit: Any) -> bool:
         return self.everything or id(jit) in self._specs
 
@@ -239,7 +245,8 @@ def living_kernels() -> list[Any]:
     found: dict[int, Any] = {}
     for module in list(sys.modules.values()):
         for value in list(getattr(module, "__dict__", {}).values()):
-            if type(value).__module__.startswith("triton.runtime"):
+            # A class may define `__module__` as a property of its instances.
+            if str(type(value).__module__).startswith("triton.runtime"):
                 jit = jit_function(value)
                 if isinstance(jit, JITFunction):
                     found[id(jit)] = jit

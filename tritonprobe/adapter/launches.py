@@ -87,6 +87,19 @@ class Launches:
                 before.ended += mine.ended
                 before.raised += mine.raised
 
+    def observe_end(self) -> None:
+        """A launch that is no `JITFunction`'s came to its end on this thread."""
+        watching = self._thread.watching
+        if watching is not None:
+            watching.ended += 1
+
+    def observe_error(self, error: BaseException) -> None:
+        """... and this is the exception it ends with."""
+        watching = self._thread.watching
+        if watching is not None:
+            watching.raised += 1
+            watching.error = error
+
     def _guarded_run(self, original: Any) -> Any:
         self._original = original
         # A direct `run(warmup=True)` is a warm-up too, so it is seen here and not in `warmup`.
@@ -175,14 +188,14 @@ class Launches:
             error = sys.exc_info()[1]
             if error is None:
                 return
-            watching = self._thread.watching
             site = self._registry.site(kernel)
+            watching = self._thread.watching
+            if watching is not None and self._is_launch(site):
+                watching.raised += 1
+                watching.error = error
             if site is None:
                 return
             mode = site.mode
-            if watching is not None and mode == "launch":
-                watching.raised += 1
-                watching.error = error
             found = _how_far(error, site)
             if not found.counted:
                 site.count_unbound()
@@ -204,11 +217,13 @@ class Launches:
         watching = self._thread.watching
         if watching is not None:
             kernel = sys._getframe(1).f_locals.get("self")
-            site = self._registry.site(kernel)
-            # A trial is the tuner's business: it may run before a fallback.
-            if site is None or site.mode == "launch":
+            if self._is_launch(self._registry.site(kernel)):
                 watching.ended += 1
         self._calls.end_of(sys._getframe(1))
+
+    def _is_launch(self, site: Site | None) -> bool:
+        """Whether an op counts this call: trials and warm-ups may come before a fallback, of unwatched kernels too."""
+        return self._registry.thread.trials == 0 and (site is None or site.mode == "launch")
 
     def _tuner_raised(self, tuner: Any) -> None:
         """Tuning itself failed (no config left, an error in a trial): a launch call that never came to a launch."""
@@ -217,6 +232,9 @@ class Launches:
             counted, self._thread.counted = self._thread.counted, None
             if error is None or id(error) == counted or not self._enabled():
                 return
+            watching = self._thread.watching
+            if watching is not None and self._registry.thread.trials == 0:
+                watching.error = error
             jit = jit_function(tuner)
             site = self._registry.site(jit) if jit is not None else None
             if site is None or site.mode != "launch":
@@ -224,9 +242,6 @@ class Launches:
             call = self._calls.current
             if call is not None:
                 call.error = type(error).__name__
-            watching = self._thread.watching
-            if watching is not None:
-                watching.error = error
             site.count_unbound()
             self._publish(LaunchError(site.name, type(error).__name__, "launch"))
         except Exception:

@@ -107,7 +107,17 @@ class Tunings:
     def _bench(self, original: Any) -> Any:
         @functools.wraps(original)
         def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
-            jit = jit_function(tuner) if self._enabled() else None
+            if not self._enabled():
+                return original(tuner, *args, config=config, **meta)
+            thread = self._registry.thread
+            thread.trials += 1
+            try:
+                return measured(tuner, *args, config=config, **meta)
+            finally:
+                thread.trials -= 1
+
+        def measured(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
+            jit = jit_function(tuner)
             site = self._registry.site(jit) if jit is not None else None
             if site is None:
                 return original(tuner, *args, config=config, **meta)

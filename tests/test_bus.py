@@ -1,0 +1,59 @@
+"""Subscribers hear every event; one that fails is logged, counted and at last left out, and nobody else notices."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tritonprobe.bus import MAX_SUBSCRIBERS, STRIKES, Bus
+from tritonprobe.model import Event, LaunchError
+
+EVENT = LaunchError("m.kernel", "ValueError", "launch")
+
+
+def test_every_subscriber_hears_every_event_in_order() -> None:
+    bus, heard = Bus(), []
+    bus.subscribe(lambda event: heard.append(("a", event)))
+    bus.subscribe(lambda event: heard.append(("b", event)))
+    bus.publish(EVENT)
+    assert heard == [("a", EVENT), ("b", EVENT)]
+
+
+def test_a_subscriber_is_added_once_and_leaves() -> None:
+    bus, heard = Bus(), []
+    with bus.subscribed(heard.append):
+        bus.subscribe(heard.append)
+        bus.publish(EVENT)
+    bus.publish(EVENT)
+    assert heard == [EVENT]
+
+
+def test_a_failing_subscriber_is_counted_logged_once_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    parts: list[str] = []
+    heard: list[Event] = []
+    calls: list[Event] = []
+
+    def fails(event: Event) -> None:
+        calls.append(event)
+        raise RuntimeError("mine")
+
+    bus = Bus(on_error=parts.append)
+    bus.subscribe(fails)
+    bus.subscribe(heard.append)
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):
+        for _ in range(STRIKES + 3):
+            bus.publish(EVENT)
+
+    assert len(calls) == STRIKES
+    assert len(heard) == STRIKES + 3
+    assert parts == ["subscriber"] * STRIKES
+    assert len(caplog.records) == 2  # the first failure, and the farewell
+
+
+def test_the_number_of_subscribers_is_bounded() -> None:
+    bus = Bus()
+    for i in range(MAX_SUBSCRIBERS):
+        bus.subscribe(lambda event, i=i: None)
+    with pytest.raises(ValueError, match=f"takes {MAX_SUBSCRIBERS} subscribers"):
+        bus.subscribe(lambda event: None)

@@ -1,0 +1,231 @@
+"""Ops: which path answered, why, and what a caller gets. On the compile-only device the path is Triton's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+
+from tests.adapter import kernels
+from tests.adapter.conftest import cache, fresh, runtime, samples_of, total_of  # noqa: F401  # fixtures
+from tritonprobe import op, pow2
+from tritonprobe.runtime import Runtime
+
+NAME = "the.op"
+Op = Any
+
+
+def make(kernel: Any, **options: Any) -> tuple[Op, list[str]]:
+    """An op over one launch of `kernel`, and a log of which path ran."""
+    log: list[str] = []
+
+    def reference(x: torch.Tensor, block: int = 64) -> torch.Tensor:
+        log.append("fallback")
+        return x + x
+
+    @op(fallback=reference, name=NAME, **options)
+    def double(x: torch.Tensor, block: int = 64) -> torch.Tensor:
+        """Twice x."""
+        log.append("triton")
+        out = torch.empty_like(x)
+        kernel[(1,)](x, x, out, x.numel(), BLOCK=block)
+        return out
+
+    return double, log
+
+
+X = torch.arange(64.0)
+
+
+def logging(log: list[str], what: str) -> Any:
+    """A fallback that gives its argument back."""
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        log.append(what)
+        return x
+
+    return reference
+
+
+def test_the_triton_path_compiles_and_the_value_is_the_references(runtime: Runtime) -> None:  # noqa: F811
+    double, log = make(fresh(kernels.add_kernel), bucket=lambda x, block=64: {"n": pow2(x.numel())})
+
+    assert torch.equal(double(X), X + X)
+    assert log == ["triton", "fallback"]
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "n<=64", "triton"): 1}
+    assert samples_of(runtime, "fallbacks_total") == {}
+
+
+def test_an_op_keeps_its_name_and_its_docstring() -> None:
+    double, _ = make(kernels.add_kernel)
+    assert (double.__name__, double.__doc__) == ("double", "Twice x.")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (False, "unsupported_shape"),
+        ("unsupported_dtype", "unsupported_dtype"),
+        ("unsupported_layout", "unsupported_layout"),
+        ("no such reason", "supports_error"),
+        (None, "supports_error"),
+    ],
+)
+def test_supports_sends_a_call_to_the_fallback_with_its_reason(
+    runtime: Runtime,  # noqa: F811
+    verdict: Any,
+    reason: str,
+) -> None:
+    double, log = make(fresh(kernels.add_kernel), supports=lambda x, block=64: verdict)
+
+    assert torch.equal(double(X), X + X)
+    assert log == ["fallback"]
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 1}
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", reason): 1}
+
+
+def test_a_supports_that_raises_counts_as_such(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    faults: list[str] = []
+    monkeypatch.setattr(runtime, "fault", faults.append)
+    double, log = make(fresh(kernels.add_kernel), supports=lambda x, block=64: 1 // 0)
+
+    assert torch.equal(double(X), X + X)
+    assert log == ["fallback"]
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "supports_error"): 1}
+    assert faults == ["supports"]
+
+
+def test_a_first_kernel_that_does_not_compile_falls_back(runtime: Runtime) -> None:  # noqa: F811
+    broken = fresh(kernels.broken_kernel)
+    log: list[str] = []
+
+    @op(fallback=logging(log, "fallback"), name=NAME)
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        broken[(1,)](x, 3, BLOCK=64)
+        return x
+
+    assert torch.equal(fill(X), X)
+    assert log == ["fallback"]
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 1}
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "compile_error"): 1}
+
+
+def test_a_first_kernel_out_of_resources_falls_back(runtime: Runtime) -> None:  # noqa: F811
+    dot, big = fresh(kernels.dot_kernel), torch.empty(256 * 256)
+
+    @op(fallback=lambda x: x, name=NAME)
+    def multiply(x: torch.Tensor) -> torch.Tensor:
+        dot[(1,)](x, x, x, 256, SIZE=256)
+        return x
+
+    multiply(big)
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "out_of_resources"): 1}
+
+
+def test_after_a_launch_an_error_reaches_the_caller(runtime: Runtime) -> None:  # noqa: F811
+    """In-place work may be half done: doing it again would be wrong."""
+    add, broken = fresh(kernels.add_kernel), fresh(kernels.broken_kernel)
+
+    @op(fallback=lambda x: pytest.fail("the fallback ran"), name=NAME)
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        add[(1,)](x, x, x, 64, BLOCK=64)
+        broken[(1,)](x, 3, BLOCK=64)
+        return x
+
+    for _ in range(2):  # the first kernel is hot the second time
+        with pytest.raises(triton.CompilationError):
+            twice(X)
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 2}
+    assert samples_of(runtime, "fallbacks_total") == {}
+
+
+def test_launches_before_an_inner_op_count_for_the_outer_one(runtime: Runtime) -> None:  # noqa: F811
+    add, broken = fresh(kernels.add_kernel), fresh(kernels.broken_kernel)
+    ran: list[str] = []
+
+    @op(fallback=logging(ran, "inner"), name="inner")
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        broken[(1,)](x, 3, BLOCK=64)
+        return x
+
+    @op(fallback=logging(ran, "outer"), name="outer")
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        add[(1,)](x, x, x, 64, BLOCK=64)
+        return inner(x)
+
+    outer(X)
+    assert ran == ["inner", "outer"]  # the outer one for its value on this device, not as a fallback
+    assert set(samples_of(runtime, "fallbacks_total")) == {("inner", "all", "compile_error")}
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyError("x"), RuntimeError("cuda")])
+def test_an_error_of_the_functions_own_reaches_the_caller(runtime: Runtime, error: Exception) -> None:  # noqa: F811
+    @op(fallback=lambda: pytest.fail("the fallback ran"), name=NAME)
+    def raises() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        raises()
+    assert caught.value is error
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 1}
+
+
+def test_a_resource_error_that_no_launch_raised_reaches_the_caller(runtime: Runtime) -> None:  # noqa: F811
+    error = triton.runtime.errors.OutOfResources(1, 0, "patience")
+
+    @op(fallback=lambda: pytest.fail("the fallback ran"), name=NAME)
+    def raises() -> None:
+        raise error
+
+    with pytest.raises(triton.runtime.errors.OutOfResources):
+        raises()
+
+
+def test_a_bucket_that_raises_or_is_odd_is_all(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    faults: list[str] = []
+    monkeypatch.setattr(runtime, "fault", faults.append)
+    for bucket in (lambda x, block=64: 1 // 0, lambda x, block=64: x):
+        double, _ = make(fresh(kernels.add_kernel), bucket=bucket)
+        double(X)
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 2}
+    assert faults == ["bucket", "bucket"]
+
+
+def test_the_fallback_must_be_callable() -> None:
+    with pytest.raises(TypeError, match=r"op\(fallback=\.\.\.\) must be callable, not str"):
+        op(fallback="torch.matmul")  # type: ignore[arg-type]
+
+
+def test_ops_of_several_threads_do_not_see_each_others_launches(runtime: Runtime) -> None:  # noqa: F811
+    """One thread launches all the time; another's op whose first kernel fails still falls back."""
+    import threading
+
+    import tritonprobe
+
+    tritonprobe.instrument()
+    busy = fresh(kernels.add_kernel)
+    busy[(1,)](X, X, X, 64, BLOCK=64)
+    stop = threading.Event()
+
+    def launch() -> None:
+        while not stop.is_set():
+            busy[(1,)](X, X, X, 64, BLOCK=64)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    try:
+        for _ in range(5):
+            broken = fresh(kernels.broken_kernel)
+
+            @op(fallback=lambda x: x, name=NAME)
+            def fill(x: torch.Tensor, broken: Any = broken) -> torch.Tensor:
+                broken[(1,)](x, 3, BLOCK=64)
+                return x
+
+            fill(X)
+    finally:
+        stop.set()
+        thread.join()
+    assert total_of(runtime, "fallbacks_total") == 5
