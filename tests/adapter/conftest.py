@@ -18,6 +18,17 @@ from tritonprobe.settings import Settings
 from tritonprobe.testing import compile_only
 
 
+@pytest.fixture(autouse=True)
+def nobody_probes() -> Iterator[None]:
+    """Triton as it came: other tests' modules probe kernels when they are imported, and find that again afterwards."""
+    others = runtime_module.current().adapter
+    probed = others._on
+    others.uninstall()
+    yield
+    if probed:
+        others.install()
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Triton's cache folder, empty."""

@@ -54,9 +54,9 @@ def test_a_guarded_function_looks_like_the_original() -> None:
     assert plain.__code__.co_firstlineno == Thing.plain.__code__.co_firstlineno
 
 
-@pytest.mark.parametrize("function", [jit.JITFunction.run, Autotuner.run])
-def test_this_tritons_launch_functions_can_be_guarded(function: Any) -> None:
-    assert inspect.signature(guarded(function, [], [])) == inspect.signature(function)
+@pytest.mark.parametrize("launcher", [jit.JITFunction, Autotuner])
+def test_this_tritons_launch_functions_can_be_guarded(launcher: Any) -> None:
+    assert inspect.signature(guarded(launcher.run, [], [])) == inspect.signature(launcher.run)
 
 
 @pytest.mark.parametrize("function", [Thing.closed, Thing.cached, len, lambda self: 1])
