@@ -12,7 +12,7 @@ from prometheus_client import core as client
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from tritonprobe.ledger import METRICS, Family, HistogramSample, Ledger, Metric
+from tritonprobe.ledger import METRICS, Family, HistogramSample, Metric, Readable
 from tritonprobe.ledger.schema import PREFIX
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,7 +29,7 @@ class Collector:
     No `_created` series: a server that stores them as ordinary ones would double the count.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Readable) -> None:
         self._ledger = ledger
 
     def collect(self) -> Iterator[client.Metric]:
@@ -42,7 +42,7 @@ class Collector:
             yield _FILL[metric.kind](Family(metric, ()))
 
 
-def render(ledger: Ledger, accept: str | None) -> tuple[str, bytes]:
+def render(ledger: Readable, accept: str | None) -> tuple[str, bytes]:
     """The content type and body of one scrape: OpenMetrics 1.0 for those who name it in `accept`, else text 0.0.4."""
     collector = Collector(ledger)
     if OPENMETRICS in [kind.partition(";")[0].strip().lower() for kind in (accept or "").split(",")]:

@@ -60,7 +60,7 @@ class MemoryTier:
             return [
                 Sample((*pair, MEMORY), self._say(pair, calls[pair], trials[pair], further[pair], in_progress))
                 for pair in {**calls, **trials}
-                if pair[0] in compiled
+                if pair[0] in compiled or pair in self._said  # who knew of a variant may have ended
             ]
 
     def renew_lock(self) -> None:

@@ -1,0 +1,68 @@
+"""What a scrape of a ledger, or of a directory of them, shows; and programs that count in files of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tritonprobe.ledger import HistogramSample, Readable, Sample, schema
+
+Values = dict[tuple[str, ...], float]
+
+
+def values(ledger: Readable, metric: schema.Metric) -> Values:
+    """The samples of one metric that is no histogram."""
+    samples = [s for family in ledger.collect() if family.metric is metric for s in family.samples]
+    assert len({s.labels for s in samples}) == len(samples)
+    return {s.labels: s.value for s in samples if isinstance(s, Sample)}
+
+
+def histogram(ledger: Readable, metric: schema.Metric, *labels: str) -> HistogramSample:
+    found = [s for family in ledger.collect() if family.metric is metric for s in family.samples]
+    return next(s for s in found if isinstance(s, HistogramSample) and s.labels == labels)
+
+
+def everything(ledger: Readable) -> dict[tuple[str, tuple[str, ...]], tuple[float, ...]]:
+    """Every number of a scrape, by metric and labels."""
+    found: dict[tuple[str, tuple[str, ...]], tuple[float, ...]] = {}
+    for family in ledger.collect():
+        for s in family.samples:
+            key = (family.metric.name, s.labels)
+            assert key not in found
+            found[key] = (s.value,) if isinstance(s, Sample) else (*s.counts, s.sum)
+    return found
+
+
+def counters(ledger: Readable) -> dict[tuple[str, tuple[str, ...]], tuple[float, ...]]:
+    """Of every number those that must never fall."""
+    summed = {metric.name for metric in schema.METRICS if metric.kind in ("counter", "histogram")}
+    return {key: found for key, found in everything(ledger).items() if key[0] in summed}
+
+
+PREAMBLE = """
+import os, sys, threading, time
+from pathlib import Path
+from tritonprobe.ledger import DirectoryReader, FileLedger, open_ledger, schema
+K = ("k", "all")
+"""
+
+
+def program(code: str, *args: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """A Python program that may count; it talks over its pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + code, *map(str, args)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+
+
+def finished(code: str, *args: str | Path, env: dict[str, str] | None = None) -> tuple[str, str]:
+    """What such a program said on stdout and stderr, once it has ended well."""
+    running = program(code, *args, env=env)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    return out, err
