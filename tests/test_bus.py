@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,8 @@ EVENT = LaunchError("m.kernel", "ValueError", "launch")
 
 
 def test_every_subscriber_hears_every_event_in_order() -> None:
-    bus, heard = Bus(), []
+    bus = Bus()
+    heard: list[Any] = []
     bus.subscribe(lambda event: heard.append(("a", event)))
     bus.subscribe(lambda event: heard.append(("b", event)))
     bus.publish(EVENT)
@@ -21,7 +24,8 @@ def test_every_subscriber_hears_every_event_in_order() -> None:
 
 
 def test_a_subscriber_is_added_once_and_leaves() -> None:
-    bus, heard = Bus(), []
+    bus = Bus()
+    heard: list[Any] = []
     with bus.subscribed(heard.append):
         bus.subscribe(heard.append)
         bus.publish(EVENT)
@@ -54,6 +58,6 @@ def test_a_failing_subscriber_is_counted_logged_once_and_left_out(caplog: pytest
 def test_the_number_of_subscribers_is_bounded() -> None:
     bus = Bus()
     for i in range(MAX_SUBSCRIBERS):
-        bus.subscribe(lambda event, i=i: None)
+        bus.subscribe(partial(print, i))
     with pytest.raises(ValueError, match=f"takes {MAX_SUBSCRIBERS} subscribers"):
         bus.subscribe(lambda event: None)
