@@ -45,6 +45,7 @@ class OpenCall:
         "frame",
         "hash",
         "kernel",
+        "key_parts",
         "kind",
         "lookups",
         "mode",
@@ -75,6 +76,7 @@ class OpenCall:
         self.variant: Variant | None = None
         self.hash: str | None = None
         self.session: Any = None  # the tuning.Session that runs in it
+        self.key_parts: dict[str, str] | None = None  # of the disk key that was looked up last
         self.trial_error: str | None = None  # of the trial under way; the tuner swallows it
         self.error: str | None = None
 

@@ -14,11 +14,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tritonprobe.adapter import diskkey
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
 from tritonprobe.adapter.kernels import Registry, name_of
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.variants import variant_of
 from tritonprobe.ledger.schema import VARIANTS
+from tritonprobe.model import Variant
 from tritonprobe.shapes.reasons import VariantMemory
 
 log = logging.getLogger("tritonprobe")
@@ -147,11 +149,14 @@ class Phases:
             depth = call.enter("lookup")
             call.tier = "disk"
             try:
-                self._explain(call, site.name, jit, signature, constexprs, attrs, options)
+                variant = self._explain(call, site.name, jit, signature, constexprs, attrs, options)
+                call.key_parts = None
                 kernel = original(jit, key, signature, device, constexprs, options, attrs, warmup)
                 if kernel is not None and getattr(kernel, "hash", None) is not None:
                     call.found(site.name, self._registry.thread.bucket or UNKNOWN_BUCKET, call.tier)
-                    self._count_variant(call, site.name, kernel.hash)
+                    self.count_variant(call, site.name, kernel.hash)
+                    if call.tier == "compile" and variant is not None:
+                        self._explain_disk(call, variant)
                 elif kernel is None:  # a jit_cache_hook took the launch away
                     site.count_failed(self._registry.thread.bucket or UNKNOWN_BUCKET)
                 return kernel
@@ -168,17 +173,32 @@ class Phases:
 
     def _explain(
         self, call: OpenCall, name: str, jit: Any, signature: Any, constexprs: Any, attrs: Any, options: Any
-    ) -> None:
+    ) -> Variant | None:
         try:
             variant = variant_of(name, jit, signature, constexprs, attrs, options)
             lines = self._memory.explain(variant)
             if call.variant is None:  # an autotuned call makes many; the first says why the call was cold
                 call.variant = variant
                 call.reasons = (*call.reasons, *lines)
+            return variant
         except Exception:
             self._registry.fault("reasons")
+            return None
 
-    def _count_variant(self, call: OpenCall, name: str, digest: str) -> None:
+    def _explain_disk(self, call: OpenCall, variant: Variant) -> None:
+        """A compile of a variant that this cache had before: which part of its key changed."""
+        try:
+            folder = diskkey.cache_folder()
+            if folder is None or call.key_parts is None:
+                return
+            if variant is call.variant:
+                call.reasons = (*call.reasons, *diskkey.why_not_on_disk(folder, variant, call.key_parts))
+            diskkey.remember(folder, variant, call.key_parts)
+        except Exception:
+            self._registry.fault("diskkey")
+
+    def count_variant(self, call: OpenCall, name: str, digest: str) -> None:
+        """Notes a variant of a kernel for the gauge, and as the call's own if it has none yet."""
         if call.hash is None:
             call.hash = digest
         seen = self._hashes.setdefault(name, set())
@@ -198,11 +218,22 @@ class Phases:
                 return original(source, *args, **kwargs)
             depth = call.enter("lookup")
             try:
-                return original(source, *args, **kwargs)
+                key = original(source, *args, **kwargs)
+                self._note_parts(call, source, args, kwargs)
+                return key
             finally:
                 call.leave(depth)
 
         return get_cache_key
+
+    def _note_parts(self, call: OpenCall, source: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not hasattr(source, "fn"):
+            return
+        try:
+            backend, options, *rest = args
+            call.key_parts = diskkey.parts_of(source, backend, options, rest[0] if rest else kwargs["env_vars"])
+        except Exception:
+            self._registry.fault("diskkey")
 
     def _unheld(self, source: Any) -> OpenCall | None:
         jit = getattr(source, "fn", None)
@@ -236,7 +267,7 @@ class Phases:
                 call.leave(depth)
             if call.kind == "compile" and call.frame is sys._getframe(1):
                 call.found(call.kernel, UNKNOWN_BUCKET, call.tier)
-                self._count_variant(call, call.kernel, digest)
+                self.count_variant(call, call.kernel, digest)
                 self._calls.close(call)
 
         return init
