@@ -60,7 +60,7 @@ def why_not_on_disk(folder: Path, variant: Variant, parts: Parts) -> tuple[str, 
     if changed & {"source", "line"}:
         changed.discard(_CALLS)  # its digest contains both
     if "target" in changed:
-        changed.discard("ptxas")  # so does this one the target
+        changed -= {"ptxas", "options"}  # so do these the target
     if not changed:
         return ("not on disk though nothing changed, so the entry is gone or unreadable",)
     order = [name for name in (*parts, *before) if name in changed]
