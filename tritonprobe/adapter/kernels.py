@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from tritonprobe.adapter.inductor_names import MODULES, canonical_name
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS, WARMUPS, Metric
 from tritonprobe.ledger.store import Cell, Ledger
 from tritonprobe.model import Mode
@@ -38,11 +39,12 @@ def jit_function(kernel: Any) -> Any:
 
 
 def name_of(jit: Any) -> str:
-    """``module.qualname`` of a kernel."""
+    """``module.qualname`` of a kernel; Inductor's have names of their own."""
     fn = jit.fn
-    return (
-        f"{getattr(fn, '__module__', None) or '?'}.{getattr(fn, '__qualname__', None) or getattr(fn, '__name__', '?')}"
-    )
+    module = getattr(fn, "__module__", None) or "?"
+    name = str(getattr(fn, "__qualname__", None) or getattr(fn, "__name__", "?"))
+    # The modules that Inductor writes are named by a hash, and there is no end of them.
+    return canonical_name(name) if module.startswith(MODULES) else f"{module}.{name}"
 
 
 def _constexprs(jit: Any) -> tuple[str, ...]:

@@ -41,6 +41,11 @@ class Patches:
         setattr(owner, name, ours)
         self._done.append(_Patch(owner, name, before, ours))
 
+    def extend(self, later: Patches) -> None:
+        """Takes over another stack's replacements, which came after these."""
+        self._done.extend(later._done)
+        later._done.clear()
+
     def undo(self) -> list[str]:
         """Takes everything back; returns the names that somebody else had wrapped and that were left alone."""
         left = []
