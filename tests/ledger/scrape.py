@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
 
 from tritonprobe.ledger import HistogramSample, Readable, Sample, schema
 
@@ -66,3 +69,30 @@ def finished(code: str, *args: str | Path, env: dict[str, str] | None = None) ->
     out, err = running.communicate(timeout=60)
     assert running.returncode == 0, err
     return out, err
+
+
+def at_line(step: int, module: ModuleType, interrupt: Callable[[], object], work: Callable[[], object]) -> bool:
+    """Does `work`, and `interrupt` before the step-th line of `module` that it comes to. Whether it came so far.
+
+    Functions that only compute are passed over.
+    """
+    left = step
+    computing = ("_add_up", "exact", "<genexpr>", "<listcomp>", "<dictcomp>")
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != module.__file__ or frame.f_code.co_name in computing:
+            return None
+        if event == "line":
+            left -= 1
+            if left == -1:
+                interrupt()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return left < 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
@@ -17,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.ledger.scrape import everything, finished, histogram, program, values
-from tritonprobe.ledger import DirectoryReader, FileLedger, MemoryLedger, schema
+from tests.ledger.scrape import at_line, everything, finished, histogram, program, values
+from tritonprobe.ledger import DirectoryReader, FileLedger, MemoryLedger, file, schema
 from tritonprobe.ledger.directory import is_locked
 from tritonprobe.model import TIERS
 
@@ -223,6 +222,8 @@ def test_a_forked_child_counts_apart_through_the_cells_it_was_given(folder: Path
     cell[0] += 5
     ledger.observe(schema.COLD_CALL_SECONDS, ("compile",), 0.5)
     ledger.set(schema.VARIANTS, ("k",), 3)
+    ledger.set(schema.COLD_IN_PROGRESS, ("0",), 1790000000.0)
+    assert values(ledger, schema.LOOKUPS) == {(*K, "memory"): 4}
     parents = ledger.path
 
     def child() -> None:
@@ -230,7 +231,11 @@ def test_a_forked_child_counts_apart_through_the_cells_it_was_given(folder: Path
         assert ledger.path != parents
         assert cell[0] == 0
         assert values(ledger, schema.VARIANTS) == {}
-        cell[0] += 10
+        assert values(DirectoryReader(folder), schema.COLD_IN_PROGRESS) == {("0",): 1790000000.0}
+        cell[0] += 1
+        ledger.set(schema.VARIANTS, ("k",), 1)
+        assert values(ledger, schema.LOOKUPS) == {(*K, "memory"): 1}
+        cell[0] += 9
         ledger.observe(schema.COLD_CALL_SECONDS, ("compile",), 0.25)
         ledger.add(schema.LAUNCHES, ("born in the child", "all"))
         assert values(ledger, schema.LAUNCHES) == {K: 10, ("born in the child", "all"): 1}
@@ -341,31 +346,32 @@ print(is_locked(ledger.path))
         assert lines[1] == "True"
 
 
-def test_a_finalizer_in_the_middle_of_a_new_series_loses_and_spoils_nothing(folder: Path) -> None:
+@pytest.mark.parametrize("what", ["count", "fork"])
+def test_whatever_runs_in_the_middle_of_a_new_series_loses_and_spoils_nothing(what: str, folder: Path) -> None:
+    """Finalizers and signal handlers run between any two lines, and so may another thread that forks."""
     ledger = FileLedger(folder)
-    made = [0]
+    cell = ledger.cell(schema.LAUNCHES, K)
 
-    class Cyclic:
-        def __init__(self) -> None:
-            self.me = self
+    def count() -> None:
+        cell[0] += 1
+        ledger.add(schema.TRIALS, ("k", f"{step}"))
 
-        def __del__(self) -> None:
-            made[0] += 1
-            ledger.add(schema.TRIALS, ("k", f"finalized {made[0]}"))
+    def new_series() -> None:
+        ledger.add(schema.WARMUPS, ("k", f"{step}"))
+        ledger.set(schema.VARIANTS, ("k",), 1)
 
-    before = gc.get_threshold()
-    gc.set_threshold(1)
-    try:
-        for i in range(300):
-            Cyclic()
-            ledger.add(schema.LAUNCHES, ("k", f"{i}"))
-    finally:
-        gc.set_threshold(*before)
-    ledger.add(schema.LAUNCHES, ("k", "the end"))
+    interrupt = count if what == "count" else lambda: in_child(count)
+    interrupted = step = 0
+    while at_line(step, file, interrupt, new_series):
+        interrupted += 1
+        step += 1
+        ledger.set(schema.VARIANTS, ("k",), None)
     reader = DirectoryReader(folder)
-    assert made[0] > 100
-    assert sum(values(reader, schema.TRIALS).values()) == made[0]
-    assert len(values(reader, schema.LAUNCHES)) == 301
+    assert interrupted > 15
+    assert values(reader, schema.LAUNCHES)[K] == interrupted
+    assert len(values(reader, schema.TRIALS)) == sum(values(reader, schema.TRIALS).values()) == interrupted
+    assert len(values(reader, schema.WARMUPS)) == sum(values(reader, schema.WARMUPS).values()) == step + 1
+    assert values(reader, schema.VARIANTS) == {("k",): 1}
     assert reader.problems == {}
 
 
@@ -384,6 +390,20 @@ def test_a_full_file_sends_series_to_other_and_counts_them(folder: Path) -> None
     }
     assert values(reader, schema.COLD_SECONDS) == {("other", "ptx", "0"): 2.0}
     assert everything(ledger) == everything(reader)
+
+
+def test_what_has_no_place_at_all_is_counted_for_this_process_alone(folder: Path) -> None:
+    ledger = FileLedger(folder, size=1 << 13)  # not even what the schema creates fits
+    last = ("after_first_token", "queued")
+    ledger.observe(schema.EXPOSURE, last, 0.5)
+    assert histogram(ledger, schema.EXPOSURE, *last).sum == 0.5
+    assert histogram(DirectoryReader(folder), schema.EXPOSURE, *last).sum == 0
+
+    def child() -> None:
+        assert histogram(ledger, schema.EXPOSURE, *last).sum == 0
+
+    assert in_child(child) == 0
+    assert histogram(ledger, schema.EXPOSURE, *last).sum == 0.5
 
 
 def test_a_larger_budget_has_a_larger_file(folder: Path) -> None:
@@ -547,6 +567,31 @@ print(ledger.path.parent, flush=True)
     maker.wait(timeout=60)
     try:
         assert maker.communicate("go\n")[0] == "counted\n"
+        assert values(DirectoryReader(place), schema.LAUNCHES) == {K: 1}
+    finally:
+        shutil.rmtree(place)
+
+
+def test_after_a_crash_a_childs_clean_exit_leaves_the_evidence() -> None:
+    maker = program(
+        """
+import signal
+ledger = open_ledger()
+cell = ledger.cell(schema.LAUNCHES, K)
+cell[0] += 1
+if os.fork() == 0:
+    os.write(1, os.fsencode(ledger.path.parent) + b"\\n")
+    sys.stdin.readline()
+    sys.exit()
+signal.pause()
+""",
+        env=without_directory(),
+    )
+    assert maker.stdout is not None
+    place = Path(maker.stdout.readline().strip())
+    maker.kill()
+    maker.communicate("go\n")
+    try:
         assert values(DirectoryReader(place), schema.LAUNCHES) == {K: 1}
     finally:
         shutil.rmtree(place)

@@ -9,11 +9,9 @@ import random
 import shutil
 import signal
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.export.conftest import Probed, prometheus_server
-from tests.ledger.scrape import counters, everything, finished, histogram, program, values
+from tests.ledger.scrape import at_line, counters, everything, finished, histogram, program, values
 from tritonprobe.export.http import serve
 from tritonprobe.ledger import DirectoryReader, FileLedger, Ledger, fold, schema
 from tritonprobe.ledger.fold import exact
@@ -109,19 +107,49 @@ def test_an_empty_directory_has_what_the_schema_creates(tmp_path: Path) -> None:
 
 
 def test_one_budget_holds_for_all_processes(tmp_path: Path) -> None:
-    living = [FileLedger(tmp_path, size=1 << 18) for _ in range(4)]
-    for i, ledger in enumerate(living):
-        for j in range(300):
-            ledger.add(schema.LAUNCHES, (f"kernel_{i}_{j}", "all"))
-            ledger.set(schema.VARIANTS, (f"kernel_{j}",), 1)
+    gauges, counting = (FileLedger(tmp_path, size=1 << 18) for _ in range(2))
+    for i in range(300):
+        gauges.set(schema.VARIANTS, (f"{i}",), 1)
     reader = DirectoryReader(tmp_path, budget=1000)
-    first = values(reader, schema.LAUNCHES)
-    assert sum(first.values()) == 1200
-    assert 200 < len(first) < 500
-    assert values(reader, schema.SERIES_DROPPED)["launches_total",] == 1200 - len(first) + 1
-    del ledger, living[3]  # its gauges make room: what `other` has counted stays there all the same
-    assert values(reader, schema.LAUNCHES) == first
-    assert values(reader, schema.SERIES_DROPPED)["launches_total",] == 1200 - len(first) + 1
+    assert len(values(reader, schema.VARIANTS)) == 300
+    for i in range(1000):
+        counting.add(schema.LAUNCHES, (f"kernel_{i}", "all"))
+    found = values(reader, schema.LAUNCHES)
+    assert sum(found.values()) == 1000
+    assert 100 < len(found) < 400
+    drops = {("launches_total",): 1000 - len(found) + 1}
+    assert values(reader, schema.SERIES_DROPPED) == drops
+    del gauges  # which makes room; what `other` has counted stays there all the same
+    assert values(reader, schema.VARIANTS) == {}
+    assert values(reader, schema.LAUNCHES) == found
+    assert values(reader, schema.SERIES_DROPPED) == drops
+
+
+def test_a_compile_is_never_taken_for_a_hit_whenever_one_looks(tmp_path: Path) -> None:
+    compiling = program(
+        """
+ledger = FileLedger(Path(sys.argv[1]), size=1 << 16)
+for i in range(10_000_000):
+    pair = ("k", f"b{i % 100}")
+    ledger.add(schema.LAUNCHES, pair)
+    ledger.set(schema.COLD_IN_PROGRESS, ("0",), 1790000000.0)
+    ledger.add(schema.LOOKUPS, (*pair, "compile"))
+    ledger.set(schema.COLD_IN_PROGRESS, ("0",), None)
+    if i == 200: print("warm", flush=True)
+""",
+        tmp_path,
+    )
+    try:
+        assert compiling.stdout is not None
+        compiling.stdout.readline()
+        reader = DirectoryReader(tmp_path)
+        for _ in range(300):
+            found = values(reader, schema.LOOKUPS)
+            assert {value for (_, _, tier), value in found.items() if tier == "memory"} == {0}
+            assert sum(found.values()) > 100
+    finally:
+        compiling.kill()
+        compiling.communicate()
 
 
 class TestFold:
@@ -253,29 +281,10 @@ class TestFold:
 def killed_at(step: int, work: Callable[[], object]) -> int:
     """Forks a child that does `work` and kills itself before the step-th line of `fold`. Returns its wait status."""
     pid = os.fork()
-    if pid:
-        return os.waitpid(pid, 0)[1]
-    left = step
-    computing = ("_add_up", "exact", "<genexpr>", "<listcomp>", "<dictcomp>")  # these touch nothing but memory
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
-        if frame.f_code.co_filename != fold.__file__ or frame.f_code.co_name in computing:
-            return None
-        if event == "line":
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left -= 1
-        return trace
-
-    code = 1
-    try:
-        sys.settrace(trace)
-        work()
-        code = 0
-    finally:
-        sys.settrace(None)
-        os._exit(code)
+    if pid == 0:
+        at_line(step, fold, lambda: os.kill(os.getpid(), signal.SIGKILL), work)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
 
 
 def test_scrapes_during_folds_forks_and_deaths_never_see_a_counter_fall(tmp_path: Path) -> None:

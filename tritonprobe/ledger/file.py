@@ -61,7 +61,7 @@ def open_ledger(named: str | None = None, budget: int = 10_000) -> FileLedger:
     size = SIZE * math.ceil(budget / 10_000)
     try:
         directory = places.choose(named or os.environ.get(places.VARIABLE))
-    except places.DirectoryError as error:
+    except (places.DirectoryError, OSError) as error:
         return FileLedger(None, budget, size, reason=str(error))
     ledger = FileLedger(directory.path, budget, size)
     if directory.fresh:
