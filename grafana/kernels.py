@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.panels import Panel, Target, bars, coloured, lines, override, ranking, table
-from grafana.queries import INTERVAL, RANGE, counted, rate, ratio, series, total
+from grafana.queries import INTERVAL, RANGE, counted, quantile, rate, ratio, series, total
 from grafana.serving import BORN, TIER_COLOURS, only_this_kernel
 from tritonprobe.ledger import schema
 from tritonprobe.model import TIERS
@@ -56,6 +56,16 @@ def launches() -> list[Panel]:
             Target(f"topk(10, {rate(schema.LAUNCHES, ('kernel',))})", "{{kernel}}"),
             unit="ops",
             empty="no launches",
+            legend="right",
+        ),
+        lines(
+            "Host time of a launch",
+            "P50 and P99 of the time inside Triton's launcher, by kernel, sampled in windows of 20 ms. A host that is too "
+            "busy to launch shows here before the GPU runs dry.",
+            Target(quantile(0.5, schema.LAUNCH_HOST, window=INTERVAL, by=("kernel",)), "P50 {{kernel}}"),
+            Target(quantile(0.99, schema.LAUNCH_HOST, window=INTERVAL, by=("kernel",)), "P99 {{kernel}}"),
+            unit="s",
+            empty="no window yet",
             legend="right",
         ),
         lines(

@@ -7,6 +7,7 @@
 ``TRITONPROBE_PORT``           its port (default 9464)
 ``TRITONPROBE_RANK``           the rank label of cold families (default ``RANK``, else 0)
 ``TRITONPROBE_DISABLED``       ``1``: `instrument()` and `@probe` do nothing
+``TRITONPROBE_HOST_WINDOWS``   mean seconds between the windows of `launch_host_seconds` (default 10; 0: none)
 =============================  ==========================================================================
 """
 
@@ -31,6 +32,7 @@ class Settings:
     rank: str = "0"
     disabled: bool = False
     history: int = 10_000  # cold calls, and requests, kept for reports
+    host_windows: float = 10.0  # mean seconds between windows of 20 ms in which host launch time is measured; 0: never
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -42,6 +44,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int) or not low <= value <= high:
                 raise SettingError(f"{name}={value!r}: expected a whole number from {low} to {high}")
+        if not 0 <= self.host_windows <= 86_400:
+            raise SettingError(f"host_windows={self.host_windows!r}: expected seconds, from 0 (none) to 86400")
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -75,6 +79,11 @@ def _parse(variable: str, text: str, field: str) -> object:
             return int(text)
         except ValueError:
             raise SettingError(f"{variable}={text!r}: expected a whole number") from None
+    if field == "host_windows":
+        try:
+            return float(text)
+        except ValueError:
+            raise SettingError(f"{variable}={text!r}: expected a number of seconds") from None
     if field == "disabled":
         if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
             raise SettingError(f"{variable}={text!r}: expected 1 or 0")

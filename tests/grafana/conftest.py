@@ -118,6 +118,7 @@ class Server:
 
     def launch(self, kernel: str, bucket: str, times: int) -> None:
         self.probed.ledger.cell(schema.LAUNCHES, (kernel, bucket))[0] += times
+        self.probed.ledger.observe(schema.LAUNCH_HOST, (kernel,), 12e-6)  # as one window saw one of them
 
     def cold_call(
         self, kernel: str, bucket: str, tier: Any, seconds: float, phases: tuple[tuple[str, int], ...], **more: Any

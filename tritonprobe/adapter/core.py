@@ -13,6 +13,7 @@ from typing import Any
 from tritonprobe.adapter import device
 from tritonprobe.adapter.binder import Binders
 from tritonprobe.adapter.calls import Calls, OpenCall
+from tritonprobe.adapter.hosttime import HostTime
 from tritonprobe.adapter.inductor import Inductor
 from tritonprobe.adapter.interpreter import Interpreted
 from tritonprobe.adapter.kernels import Registry, jit_function
@@ -77,6 +78,8 @@ class Adapter:
         self._phases = Phases(self.registry, self.calls, self._enabled)
         self._tunings = Tunings(self.registry, self.calls, self._enabled, lambda: not device.is_compile_only())
         self._interpreted = Interpreted(self.registry, publish, self._enabled)
+        self.host_time = HostTime(ledger, fault, settings.host_windows)
+        self._phases.loaded = self.host_time.note
         self._inductor = Inductor(
             self.registry,
             self.calls,
@@ -116,6 +119,7 @@ class Adapter:
             if self._arch is not None:
                 self._restore_device = device.activate(self._arch)
             self._on = self._ever = True
+            self.host_time.start()
 
     def install_once(self) -> None:
         """For ops: patches Triton unless that was done before. After `uninstall` it stays away."""
@@ -128,6 +132,7 @@ class Adapter:
             if not self._on:
                 return
             self._on = False
+            self.host_time.stop()
             self._binders.remove()
             left = [*self._inductor.remove(), *self._patches.undo()]
             if left:

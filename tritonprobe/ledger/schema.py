@@ -26,6 +26,11 @@ TTFT_BOUNDS = (
 )  # fmt: skip
 TPOT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
 
+# Host time of one launch: five bounds a decade and more, from 1 us to 1 ms, then what a busy host can make of it.
+LAUNCH_BOUNDS = (
+    1e-6, 1.5e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6, 8e-6, 1e-5, 1.5e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1,
+)  # fmt: skip
+
 MODELS = 32
 """Model names told apart: they come from outside and each one costs a whole histogram."""
 
@@ -129,6 +134,14 @@ AUTOTUNE_CONFIGS = Metric(
     ("outcome",),
     created=_enum((*TRIAL_OUTCOMES, "pruned")),
 )
+LAUNCH_HOST = Metric(
+    "launch_host_seconds",
+    "histogram",
+    "Host time inside Triton's launcher for one launch, sampled in short windows.",
+    ("kernel",),
+    bounds=LAUNCH_BOUNDS,
+    limit=64,
+)
 OP_CALLS = Metric("op_calls_total", "counter", "Calls of an op by the path that answered.", ("op", "bucket", "path"))
 FALLBACKS = Metric(
     "fallbacks_total", "counter", "Op calls that took the fallback, by reason.", ("op", "bucket", "reason")
@@ -196,6 +209,7 @@ METRICS: tuple[Metric, ...] = (
     VARIANTS,
     AUTOTUNE_SECONDS,
     AUTOTUNE_CONFIGS,
+    LAUNCH_HOST,
     OP_CALLS,
     FALLBACKS,
     TTFT,
