@@ -60,8 +60,8 @@ def launches() -> list[Panel]:
         ),
         lines(
             "Host time of a launch",
-            "P50 and P99 of the time inside Triton's launcher, by kernel, sampled in windows of 20 ms. A host that is too "
-            "busy to launch shows here before the GPU runs dry.",
+            "P50 and P99 of the time inside Triton's launcher, by kernel, sampled in windows of 20 ms. A host that is "
+            "too busy to launch shows here before the GPU runs dry.",
             Target(quantile(0.5, schema.LAUNCH_HOST, window=INTERVAL, by=("kernel",)), "P50 {{kernel}}"),
             Target(quantile(0.99, schema.LAUNCH_HOST, window=INTERVAL, by=("kernel",)), "P99 {{kernel}}"),
             unit="s",

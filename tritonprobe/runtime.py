@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tritonprobe._version import __version__
 from tritonprobe.bus import Bus
-from tritonprobe.ledger import MemoryLedger
+from tritonprobe.ledger import Ledger, MemoryLedger, open_ledger
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, READY
 from tritonprobe.model import ColdCall, Event, LaunchError, RequestCost
@@ -33,7 +33,9 @@ class Runtime:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.ledger = MemoryLedger(settings.series_budget)
+        self.ledger: Ledger = (
+            open_ledger(settings.dir, settings.series_budget) if settings.dir else MemoryLedger(settings.series_budget)
+        )
         self.bus = Bus(on_error=self.fault)
         self.cold_calls: deque[ColdCall] = deque(maxlen=settings.history)
         self.requests: deque[RequestCost] = deque(maxlen=settings.history)

@@ -2,6 +2,7 @@
 
 =============================  ==========================================================================
 ``TRITONPROBE_DEVICE``         ``compile-only:cuda:90``: real compiler and caches, no GPU (see `testing`)
+``TRITONPROBE_DIR``            keep the numbers in a file in this directory, for an exporter process to read
 ``TRITONPROBE_SERIES_BUDGET``  how many series one process may export before the rest go to ``other``
 ``TRITONPROBE_ADDR``           where `serve()` listens (default 127.0.0.1)
 ``TRITONPROBE_PORT``           its port (default 9464)
@@ -25,6 +26,7 @@ class SettingError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Settings:
     device: str | None = None
+    dir: str | None = None  # a directory for the ledger's file, shared with other processes; None: in this one's memory
     series_budget: int = 10_000
     buckets_per_kernel: int = 256
     addr: str = "127.0.0.1"
