@@ -103,6 +103,10 @@ class OpenCall:
             phase.carried += t - phase.start
             phase.name, phase.start, phase.children = name, t, 0
 
+    def look_up(self) -> None:
+        """A lookup begins: the disk answers, unless a compile or a remote cache is seen before it ends."""
+        self.tier = "disk"
+
     def found(self, kernel: str, bucket: str, tier: Tier) -> None:
         key = (kernel, bucket, tier)
         self.lookups[key] = self.lookups.get(key, 0) + 1

@@ -68,11 +68,12 @@ class HostTime:
         with self._lock:
             for ref, name in list(self._kernels.values()):
                 kernel = ref()
-                launcher = None if kernel is None else kernel._run
-                if launcher is not None:
-                    timed = self._timed(launcher, name)
-                    kernel._run = timed
-                    self._swapped.append((kernel, launcher, timed))
+                if kernel is None or kernel._run is None:
+                    continue
+                launcher = kernel._run
+                timed = self._timed(launcher, name)
+                kernel._run = timed
+                self._swapped.append((kernel, launcher, timed))
 
     def close(self) -> None:
         """Ends the window: every kernel has its own launcher again, and the samples are counted."""

@@ -37,6 +37,7 @@ class Phases:
         self._memory = VariantMemory()
         self._hashes: dict[str, set[int]] = {}
         self._initialised = False
+        self.loaded: Callable[[Any, str], None] = lambda kernel, name: None  # told of each binary that was loaded
 
     def install(self, patches: Patches) -> None:
         from triton.compiler import compiler
@@ -147,7 +148,7 @@ class Phases:
                 return original(jit, key, signature, device, constexprs, options, attrs, warmup)
             self.process_init(jit.device_caches[device][3])
             depth = call.enter("lookup")
-            call.tier = "disk"
+            call.look_up()
             try:
                 variant = self._explain(call, site.name, jit, signature, constexprs, attrs, options)
                 call.key_parts = None
@@ -246,7 +247,7 @@ class Phases:
         if call is not None and ours:
             call.frame = caller  # a stack without it means that it raised
             call.kind = "compile"
-            call.tier = "disk"
+            call.look_up()
             call.reasons = ("compiled outside of a launch",)
             call.enter("lookup")
         return call
@@ -326,6 +327,8 @@ class Phases:
                 raise
             finally:
                 call.leave(depth)
+                if kernel.module is not None:
+                    self.loaded(kernel, name_of(jit))
                 if ours:
                     calls.close(call)
                 elif kernel.module is not None and call.mode == "launch" and not call.stack:
