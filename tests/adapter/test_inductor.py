@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,6 +270,16 @@ def test_a_run_that_cannot_be_rewritten_is_wrapped(runtime: Runtime, monkeypatch
     }
     assert total_of(runtime, "autotune_trials_total") == total_of(runtime, "launch_errors_total") == 1
     tritonprobe.uninstrument()
+
+
+@pytest.mark.slow
+def test_a_function_compiled_for_the_cpu_is_none_of_our_business(instrumented: Runtime, tmp_path: Path) -> None:
+    import torch._inductor.utils
+
+    function = torch.compile(lambda x: torch.relu(x) * 2 + 1)
+    with torch._inductor.utils.fresh_cache(dir=str(tmp_path)), no_cold_calls():
+        torch.testing.assert_close(function(X), torch.relu(X) * 2 + 1)
+    assert samples_of(instrumented, "launches_total") == {}
 
 
 def run(script: str) -> str:

@@ -320,7 +320,7 @@ class InductorCold:
             if ours:
                 call.kind = KIND
             depth = call.enter(WORKERS)
-            self._thread.waited = submitted
+            before, self._thread.waited = self._thread.waited, submitted
             try:
                 return original(future, *args, **kwargs)
             except BaseException as error:
@@ -328,7 +328,7 @@ class InductorCold:
                     call.error = type(error).__name__
                 raise
             finally:
-                self._thread.waited = None
+                self._thread.waited = before
                 call.leave(depth)
                 if ours:
                     self._calls.close(call)
