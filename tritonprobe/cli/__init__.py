@@ -1,7 +1,7 @@
 """The command line: `tritonprobe VERB`. One file a verb, loaded when the verb is used, so that help costs nothing.
 
 Exit codes of every verb: 0, it did what was asked; 1, it ran and the result is bad; 2, the input cannot be used (one
-line on standard error says what, where, and what would do); 130, stopped with Ctrl-C.
+line on standard error says what, where, and what would do); 130, stopped with Ctrl-C. `run` has its command's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import click
 from tritonprobe.cli.group import Verb, VerbGroup, show_version
 
 VERBS = (
-    Verb("bench", "tritonprobe.cli.bench:bench", "Replay a trace of requests against a server, or make one up."),
+    Verb("bench", "tritonprobe.cli.bench:bench", "Replay traces, make them up, and measure tritonprobe itself."),
     Verb("demo", "tritonprobe.cli.demo:demo", "Serve, send traffic twice, and show what cold kernels cost."),
+    Verb("run", "tritonprobe.cli.run:run", "Run a command, count what Triton does in it, and serve the metrics."),
+    Verb("serve", "tritonprobe.cli.serve:serve", "Serve the metrics of programs from their ledger directory."),
 )
 
 main = VerbGroup(

@@ -1,5 +1,6 @@
 """`tritonprobe bench`: `serve` replays a trace against a server and prints what its users would have seen; `trace`
-makes a trace up. Reads flags, shows progress and results; the measuring is `tritonprobe.traffic`'s.
+makes a trace up. Reads flags, shows progress and results; the measuring is `tritonprobe.traffic`'s. The other
+subcommands, which measure tritonprobe itself, are in `proofs`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tritonprobe.cli import proofs
 from tritonprobe.cli.group import BadInput
 from tritonprobe.settings import SettingError
 from tritonprobe.traffic.generator import ARRIVALS, Arrivals, generate
@@ -30,7 +32,11 @@ INTERRUPTED = 130
 
 @click.group()
 def bench() -> None:
-    """Replay a trace of requests against a server, or make one up."""
+    """Replay a trace of requests against a server, or make one up; measure what tritonprobe names and costs."""
+
+
+bench.add_command(proofs.cold)
+bench.add_command(proofs.overhead)
 
 
 @bench.command(short_help="Replay a trace against a server and print its latencies.")

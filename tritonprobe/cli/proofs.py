@@ -1,0 +1,164 @@
+"""`tritonprobe bench cold` and `bench overhead`: what tritonprobe proves about itself, on this machine.
+
+Reads flags, shows progress and results; the measuring is `tritonprobe.proving`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tritonprobe.cli.group import BadInput
+from tritonprobe.settings import SettingError
+
+INTERRUPTED = 130
+
+_device = click.option(
+    "--device", default="auto", show_default=True, help="auto, cuda, or compile-only:cuda:90.", metavar="DEVICE"
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+_output = click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the JSON document to FILE as well.",
+    metavar="FILE",
+)
+
+
+class Failed(click.ClickException):
+    """A measurement that could not be finished: one line on standard error, exit code 1."""
+
+
+@click.command(short_help="Hold tritonprobe's account of each kind of cold call against the clock.")
+@_device
+@click.option(
+    "--repeat",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Times, each in a fresh state.",
+    metavar="N",
+)
+@_json
+@_output
+@click.pass_context
+def cold(ctx: click.Context, device: str, repeat: int, as_json: bool, output: Path | None) -> None:
+    """Meet each kind of cold call in a fresh process, and compare tritonprobe's phases with the caller's own clock.
+
+    What no phase names may be at most 5% of the caller's time, or 1 ms. Exit code 1: in the median of a row it is more,
+    or the compile tier is not the number of binaries that Triton wrote.
+    """
+    from tritonprobe.cli import proofs_report
+    from tritonprobe.proving import cold as measurement
+    from tritonprobe.proving.document import command_line, document
+
+    if find_spec("tritonprobe_kernels") is None:
+        raise BadInput(
+            "bench cold launches the kernels of tritonprobe_kernels, which is not installed beside tritonprobe"
+        )
+    options = {"--device": device, "--repeat": repeat, "--json": as_json, "--output": output}
+    chosen = _checked(device, output)
+    with _failing(ctx):
+        found = measurement.measure(repeat, chosen, _say)
+    made = document("cold", command_line("bench cold", options), found.made, measurement.body(found))
+    _leave(made, output)
+    if as_json:
+        click.echo(json.dumps(made, indent=1))
+    else:
+        proofs_report.print_cold(found)
+    ctx.exit(0 if found.good else 1)
+
+
+@click.command(short_help="Measure what watching costs a hot launch.")
+@_device
+@click.option(
+    "--pairs", default=200, show_default=True, type=click.IntRange(min=2), help="Of rounds to compare.", metavar="N"
+)
+@click.option("--launches", default=1000, show_default=True, type=click.IntRange(min=10), help="A round.", metavar="N")
+@click.option("--seed", default=0, show_default=True, help="Of the rounds' order and of the intervals.")
+@_json
+@_output
+@click.pass_context
+def overhead(
+    ctx: click.Context, device: str, pairs: int, launches: int, seed: int, as_json: bool, output: Path | None
+) -> None:
+    """Launch two kernels hot, with and without tritonprobe in turn, and print the difference with its 95% interval.
+
+    Other ways to watch launches are measured beside it, with a fifth of the pairs. Exit code 1: two equal rounds may
+    differ by more than 1%, so that nothing can be said (measure longer, or on a quieter machine); or, on a GPU, the
+    cost is higher than tritonprobe promises.
+    """
+    from tritonprobe.cli import proofs_report
+    from tritonprobe.proving import overhead as measurement
+    from tritonprobe.proving.document import command_line, document
+
+    options = {
+        "--device": device,
+        "--pairs": pairs,
+        "--launches": launches,
+        "--seed": seed,
+        "--json": as_json,
+        "--output": output,
+    }
+    chosen = _checked(device, output)
+    with _failing(ctx):
+        found = measurement.measure(pairs, launches, seed, chosen, _say)
+    body = measurement.body(found, launches, seed)
+    made = document("overhead", command_line("bench overhead", options), found.made, body)
+    _leave(made, output)
+    if as_json:
+        click.echo(json.dumps(made, indent=1))
+    else:
+        proofs_report.print_overhead(found)
+    ctx.exit(0 if found.good else 1)
+
+
+def _checked(device: str, output: Path | None) -> str | None:
+    """The compile-only device to use, or None for the GPU; before minutes are spent on what cannot be written."""
+    from tritonprobe.proving.document import pick_device
+
+    if output is not None and not (output.parent.is_dir() and os.access(output.parent, os.W_OK)):
+        raise BadInput(f"--output {output}: {output.parent} is no folder that can be written to")
+    try:
+        return pick_device(device)
+    except SettingError as error:
+        raise BadInput(str(error)) from None
+    except ModuleNotFoundError as error:
+        raise BadInput(f"bench needs {error.name}: pip install 'tritonprobe[torch]'") from None
+
+
+@contextmanager
+def _failing(ctx: click.Context) -> Iterator[None]:
+    from tritonprobe.proving.processes import MeasuringError
+
+    try:
+        yield
+    except MeasuringError as error:
+        raise Failed(str(error)) from None
+    except KeyboardInterrupt:
+        ctx.exit(INTERRUPTED)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _leave(made: dict[str, Any], output: Path | None) -> None:
+    """Writes the file, complete or not at all."""
+    if output is None:
+        return
+    scratch = output.with_name(f".{output.name}.part")
+    try:
+        scratch.write_text(json.dumps(made, indent=1) + "\n")
+        scratch.replace(output)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise Failed(f"--output {output}: {error.strerror}") from None
