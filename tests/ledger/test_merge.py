@@ -131,8 +131,8 @@ def test_a_compile_is_never_taken_for_a_hit_whenever_one_looks(tmp_path: Path) -
 ledger = FileLedger(Path(sys.argv[1]), size=1 << 16)
 for i in range(10_000_000):
     pair = ("k", f"b{i % 100}")
-    ledger.add(schema.LAUNCHES, pair)
     ledger.set(schema.COLD_IN_PROGRESS, ("0",), 1790000000.0)
+    ledger.add(schema.LAUNCHES, pair)
     ledger.add(schema.LOOKUPS, (*pair, "compile"))
     ledger.set(schema.COLD_IN_PROGRESS, ("0",), None)
     if i == 200: print("warm", flush=True)

@@ -168,15 +168,15 @@ def holds(handle: int) -> bool:
 
 def in_use(path: Path) -> bool:
     """Whether a living process holds a file of the directory."""
-    for file in path.iterdir():
-        try:
-            if stat.S_ISREG(file.lstat().st_mode) and is_locked(file):
-                return True
-        except FileNotFoundError:  # a file that has just gone is nobody's
-            continue
-        except OSError:
+    seen: set[Path] | None = None
+    while True:
+        files = set(path.iterdir())
+        if files == seen:
+            return False
+        # A forked child lets its parent's file go once its own is there, which has come since: look again.
+        if any(map(_is_held, files)):
             return True
-    return False
+        seen = files
 
 
 def leave(directory: Directory) -> None:
@@ -192,6 +192,15 @@ def sweep(parent: Path, older_than: float = DAY) -> None:
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > older_than and not in_use(path):
                 shutil.rmtree(path)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode) and is_locked(path)
+    except FileNotFoundError:
+        return False  # a file that has just gone is nobody's
+    except OSError:
+        return True
 
 
 def _own(parent: Path) -> Iterator[Path]:
