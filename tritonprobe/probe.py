@@ -53,9 +53,9 @@ def _probe(kernel: Any, bucket: Rules | None) -> Any:
     runtime = current()
     if runtime.settings.disabled:
         return kernel
-    from tritonprobe.adapter.kernels import jit_function
+    from tritonprobe.adapter.kernels import is_kernel, jit_function
 
-    if not type(kernel).__module__.startswith("triton.") or jit_function(kernel) is None:
+    if not is_kernel(kernel):
         name = getattr(kernel, "__qualname__", None) or type(kernel).__qualname__
         raise TypeError(
             f"@probe takes a @triton.jit, @triton.heuristics or @triton.autotune kernel, and {name} is none: put it "

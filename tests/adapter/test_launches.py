@@ -357,3 +357,39 @@ def test_launcher_calls_equal_launches_less_raised_less_empty_plus_trials(instru
     launches, trials = total_of(instrumented, "launches_total"), total_of(instrumented, "autotune_trials_total")
     assert raised == 4 * 5 * 2
     assert CompileOnlyLauncher.launches - ran == launches - raised - sum(empty) + trials
+
+
+def test_gluon_and_other_subclasses_are_found_too(runtime: Runtime) -> None:
+    class Special(triton.JITFunction):
+        """Somebody's subclass, as Gluon's is one."""
+
+    kernel = Special(kernels.add_kernel.fn)
+    kernel[(1,)](X, X, X, 64, BLOCK=64)
+    tritonprobe.instrument()
+    kernel[(1,)](X, X, X, 64, BLOCK=64)
+
+    assert samples_of(runtime, "launches_total") == {(NAME, "n<=64"): 1}
+
+
+def test_looking_for_kernels_loads_no_lazy_module_and_asks_no_proxy(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+    import types
+
+    class Lazy(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__":
+                pytest.fail("the lazy module was asked")
+            return super().__getattribute__(name)
+
+    class Proxy:
+        @property
+        def __class__(self) -> Any:
+            raise RuntimeError("the proxy was asked")
+
+    proxy = Proxy()
+    monkeypatch.setitem(sys.modules, "somebodys_lazy_module", Lazy("somebodys_lazy_module"))
+    monkeypatch.setitem(sys.modules, "no_module_at_all", 3)  # type: ignore[arg-type]
+    monkeypatch.setattr(kernels, "proxy", proxy, raising=False)
+    tritonprobe.instrument()

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from tritonprobe.adapter.inductor_names import MODULES, canonical_name
@@ -36,6 +37,13 @@ def jit_function(kernel: Any) -> Any:
             return kernel
         kernel = getattr(kernel, "fn", None)
     return None
+
+
+def is_kernel(thing: Any) -> bool:
+    """Whether `thing` is one of Triton's kernel objects."""
+    from triton.runtime.jit import KernelInterface
+
+    return issubclass(type(thing), KernelInterface) and jit_function(thing) is not None
 
 
 def name_of(jit: Any) -> str:
@@ -242,17 +250,19 @@ def living_kernels() -> list[Any]:
 
     After ``gc.freeze()`` (servers call it) the collector lists none, hence both.
     """
-    from triton.runtime.jit import JITFunction
+    from triton.runtime.jit import JITFunction, KernelInterface
 
     found: dict[int, Any] = {}
     for module in list(sys.modules.values()):
-        for value in list(getattr(module, "__dict__", {}).values()):
-            # A class may define `__module__` as a property of its instances.
-            if str(type(value).__module__).startswith("triton.runtime"):
+        if not issubclass(type(module), ModuleType):
+            continue
+        names = object.__getattribute__(module, "__dict__")  # asking a lazy module itself would load it
+        for value in list(names.values()):
+            if issubclass(type(value), KernelInterface):
                 jit = jit_function(value)
                 if isinstance(jit, JITFunction):
                     found[id(jit)] = jit
     for value in gc.get_objects():
-        if type(value) is JITFunction:
+        if issubclass(type(value), JITFunction):  # not isinstance: that asks proxies what they stand for
             found[id(value)] = value
     return list(found.values())
