@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import require_tool
 from tritonprobe.ledger import Ledger, MemoryLedger
+from tritonprobe.ledger.schema import ERRORS
 from tritonprobe.settings import Settings
 
 Result = dict[tuple[tuple[str, str], ...], float]
@@ -34,6 +35,9 @@ class Probed:
     ledger: Ledger = field(default_factory=MemoryLedger)
     settings: Settings = field(default_factory=lambda: Settings(port=0))
     ready_unix_ns: int | None = None
+
+    def fault(self, part: str) -> None:
+        self.ledger.add(ERRORS, (part,))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
 ``/``           these paths
 ``/metrics``    the ledger for Prometheus, as text or OpenMetrics
 ``/ready``      200 once the process declared itself ready, 503 before; JSON
-``/report``     the report of whoever serves it, JSON
+``/report``     the report of whoever serves it, JSON; an exporter process has none
 ==============  =========================================================================
 """
 
@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from tritonprobe.export.prometheus import render
-from tritonprobe.ledger import Ledger, schema
+from tritonprobe.ledger import Readable
 
 log = logging.getLogger("tritonprobe")
 
@@ -28,17 +28,19 @@ METHODS = ("GET", "HEAD")
 _PATHS = """tritonprobe
 /metrics  for Prometheus, as text or OpenMetrics
 /ready    200 once the process takes traffic, 503 before
-/report   what cold calls cost so far, JSON
 """
+_REPORT = "/report   what cold calls cost so far, JSON\n"
 
 
 class Probed(Protocol):
     """The part of a runtime that is served."""
 
     @property
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> Readable: ...
     @property
     def ready_unix_ns(self) -> int | None: ...
+    def fault(self, part: str) -> None:
+        """Counts a fault of ours. Never raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def respond(path: str, accept: str | None, source: Source) -> Response:
         return _answer(path, accept, source)
     except Exception as error:
         log.warning("tritonprobe: %s failed", path, exc_info=True)
-        source.runtime.ledger.add(schema.ERRORS, ("export",))
+        source.runtime.fault("export")
         return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{path} failed: {type(error).__name__}; see the log")
 
 
@@ -79,9 +81,10 @@ def _answer(path: str, accept: str | None, source: Source) -> Response:
         return _ready(source.runtime.ready_unix_ns)
     if path == "/report" and source.report is not None:
         return _json(HTTPStatus.OK, source.report())
+    paths = _PATHS if source.report is None else _PATHS + _REPORT
     if path == "/":
-        return _text(HTTPStatus.OK, _PATHS)
-    return _text(HTTPStatus.NOT_FOUND, f"there is nothing here; {_PATHS}")
+        return _text(HTTPStatus.OK, paths)
+    return _text(HTTPStatus.NOT_FOUND, f"there is nothing here; {paths}")
 
 
 def _ready(unix_ns: int | None) -> Response:

@@ -1,0 +1,112 @@
+"""A ledger directory, served by a process that has nothing to do with those that count in it.
+
+It reads their files and takes no lock of theirs, so it answers while they compile, hang or are dead. One exporter a
+directory: it holds the lock of a file in it, which says who and where it is. Knows files and `http`; no program.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tritonprobe.export.http import Server, serve
+from tritonprobe.ledger import DirectoryReader, Sample
+from tritonprobe.ledger.directory import DirectoryError, check_readable, is_locked
+from tritonprobe.ledger.layout import BASE_NAME, SUFFIX
+from tritonprobe.ledger.reading import ledger_files
+from tritonprobe.ledger.schema import READY
+from tritonprobe.settings import Settings
+
+log = logging.getLogger("tritonprobe")
+
+LOCK_NAME = "exporter.lock"
+
+
+class Exported:
+    """What is served: the directory as one ledger. Ready while a living process of it is."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self.settings = settings
+        self.ledger = DirectoryReader(path, settings.series_budget)
+
+    @property
+    def ready_unix_ns(self) -> int | None:
+        for family in self.ledger.collect():
+            if family.metric is READY:
+                return max((int(s.value * 1e9) for s in family.samples if isinstance(s, Sample)), default=None)
+        return None
+
+    def fault(self, part: str) -> None:
+        """A scrape that failed is not in the next one: these numbers are the program's."""
+        log.debug("tritonprobe: a fault in %s", part, exc_info=True)
+
+
+@contextmanager
+def exporting(path: Path, settings: Settings) -> Iterator[Server]:
+    """Serves the directory until the block ends.
+
+    Raises DirectoryError if it cannot be served or is served already, and OSError if the address cannot be listened on.
+    """
+    check_exportable(path)
+    handle = _claim(path)
+    try:
+        with serve(Exported(path, settings)) as server:
+            _tell(handle, server)
+            yield server
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def check_exportable(path: Path) -> None:
+    """Whether `path` is a ledger's directory, or empty, and this user's. Raises DirectoryError."""
+    check_readable(path)
+    owner = path.stat().st_uid
+    if owner != os.geteuid():
+        raise DirectoryError(f"{path}: belongs to UID {owner}, not to UID {os.geteuid()}; export it as its owner")
+    names = [found.name for found in path.iterdir()]
+    if names and not any(name.endswith(SUFFIX) or name in (BASE_NAME, LOCK_NAME) for name in names):
+        raise DirectoryError(f"{path}: has no ledger in it, but {names[0]}; name the directory of TRITONPROBE_DIR")
+
+
+def is_counting(path: Path) -> bool:
+    """Whether a living process has a ledger file in the directory."""
+    files: list[Path] = []
+    with suppress(OSError):  # it may be gone
+        files = ledger_files(path)
+    for file in files:
+        with suppress(OSError):
+            if is_locked(file):
+                return True
+    return False
+
+
+def _claim(path: Path) -> int | None:
+    """The lock, or None where no file can be made. Raises DirectoryError if someone else holds it."""
+    try:
+        handle = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.ENOSPC):
+            log.info("tritonprobe: %s: no lock can be made there (%s); others may serve it, too", path, error.strerror)
+            return None
+        raise DirectoryError(f"{path / LOCK_NAME}: cannot be opened ({error.strerror})") from None
+    try:
+        # flock: who sweeps or leaves the directory sees by it that it is in use, and this process forks nobody.
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        who = os.pread(handle, 200, 0).decode(errors="replace").strip() or "a process that is starting"
+        os.close(handle)
+        raise DirectoryError(f"{path}: is served already, by {who}; one exporter a directory is enough") from None
+    return handle
+
+
+def _tell(handle: int | None, server: Server) -> None:
+    if handle is not None:
+        with suppress(OSError):  # a full disk: the lock holds all the same
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} at {server.url}\n".encode(), 0)
