@@ -1,0 +1,150 @@
+"""``tritonprobe run -- CMD``: a command and its children, watched without a change to their code.
+
+Makes a ledger directory, starts an exporter process on it, and runs the command in an environment that instruments
+Triton wherever it is imported. The command runs in any case: what else cannot be had is told in one line. Its exit code
+is ours; 127 and 126 say, as in a shell, that it was not found or cannot be run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tritonprobe.cli.serve import Port, served_at
+from tritonprobe.cli.sidecar import Sidecar, start
+from tritonprobe.cli.summary import Counted
+from tritonprobe.cli.supervise import Ending, Signals, signals_held, supervise
+from tritonprobe.export.exporter import is_counting
+from tritonprobe.injection import injected, refusal
+from tritonprobe.ledger import DirectoryReader
+from tritonprobe.ledger.directory import Directory, DirectoryError, choose, leave
+from tritonprobe.ledger.fold import fold
+from tritonprobe.ledger.layout import FormatError
+from tritonprobe.ledger.reading import generation, ledger_files
+from tritonprobe.settings import Settings
+
+NOT_FOUND, NOT_RUNNABLE = 127, 126
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    program: Path
+    words: Sequence[str]
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--port", type=Port, help="Where metrics are; 0: any free port.  [default: TRITONPROBE_PORT or 9464]")
+@click.option("--addr", help="On which address.  [default: TRITONPROBE_ADDR or 127.0.0.1]")
+@click.option("--dir", "named", metavar="DIR", help="Ledger directory.  [default: TRITONPROBE_DIR, or a fresh one]")
+@click.argument("words", metavar="-- CMD [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(words: tuple[str, ...], port: int | None, addr: str | None, named: str | None) -> None:
+    """Runs a command and counts what Triton does in it and in its children, without a change to their code.
+
+    Metrics are served by a process of its own while the command runs. Its exit code is the command's.
+    """
+    settings = served_at(addr, port)
+    command = Command(_program(words[0]), words)
+    with signals_held() as signals:
+        directory = None if settings.disabled else _directory(named or settings.dir)
+        if directory is None:
+            ending = _supervise(command, os.environ, signals)
+        else:
+            ending = _watched(command, directory, settings, signals)
+    raise click.exceptions.Exit(ending.code)
+
+
+def _program(name: str) -> Path:
+    """The file that a shell would run. Ends us as the shell would if there is none."""
+    found = shutil.which(name)
+    if found is not None:
+        return Path(found)
+    if os.sep in name and Path(name).exists():
+        _say(f"{name}: cannot be run: it is {'a directory' if Path(name).is_dir() else 'no executable file'}")
+        raise click.exceptions.Exit(NOT_RUNNABLE)
+    _say(f"{name}: command not found{'' if os.sep in name else ' on the PATH'}")
+    raise click.exceptions.Exit(NOT_FOUND)
+
+
+def _directory(named: str | None) -> Directory | None:
+    try:
+        return choose(named)
+    except DirectoryError as error:
+        _say(f"{error}; the command runs unwatched")
+        return None
+
+
+def _watched(command: Command, directory: Directory, settings: Settings, signals: Signals) -> Ending:
+    path = directory.path
+    reader = DirectoryReader(path, settings.series_budget)
+    before, files = Counted.by(reader), _files(path)
+    env = injected(os.environ, path)
+    serving = start(path, settings)
+    if serving is not None:
+        env["TRITONPROBE_PORT"] = "0"  # a program that serves itself, too, finds the port of its choice taken
+    _say(_banner(command, path, serving))
+
+    def gone(pid: int) -> None:
+        if serving is not None and pid == serving.pid:
+            _say(f"the exporter has ended; the command goes on, and counts in {path}")
+
+    try:
+        ending = _supervise(command, env, signals, gone)
+    finally:
+        if serving is not None:
+            serving.stop()
+    if _files(path) == files:
+        _say("nothing was counted: no process of the command imported Triton where it could be watched")
+        leave(directory)
+    else:
+        _say(f"{Counted.by(reader).since(before)}{'' if serving is None else f'; metrics were at {serving.url}'}")
+        _leave(directory, ending)
+    return ending
+
+
+def _supervise(
+    command: Command, env: Mapping[str, str], signals: Signals, on_other: Callable[[int], None] | None = None
+) -> Ending:
+    try:
+        return supervise(command.program, command.words, env, signals, on_other or (lambda _: None))
+    except OSError as error:
+        _say(f"{command.words[0]}: cannot be run: {error.strerror}")
+        return Ending(NOT_FOUND if error.errno == errno.ENOENT else NOT_RUNNABLE, crashed=False)
+
+
+def _banner(command: Command, path: Path, serving: Sidecar | None) -> str:
+    where = f"numbers are in {path}" if serving is None else f"metrics at {serving.url}"
+    flag = refusal(command.words, command.program)
+    if flag is not None:
+        return f"{where}; {flag} lets nobody in: of this command, only its children are watched"
+    return f"{where}; Triton is watched in this command and its children, by a sitecustomize on PYTHONPATH"
+
+
+def _files(path: Path) -> tuple[object, ...]:
+    """What changes when a process has counted in the directory."""
+    with suppress(OSError, FormatError):
+        return generation(path), *ledger_files(path)
+    return ()
+
+
+def _leave(directory: Directory, ending: Ending) -> None:
+    """Removes a fresh directory, unless it is evidence of a crash, or children of the command still count in it."""
+    if is_counting(directory.path):
+        _say(f"children of the command still count in {directory.path}: tritonprobe serve {directory.path}")
+    elif directory.fresh and ending.crashed:
+        with suppress(OSError, FormatError):
+            fold(directory.path, above=0)  # a few KiB: a program that crashes again and again must not fill the memory
+        _say(f"the command crashed; its numbers stay: tritonprobe serve {directory.path}")
+    else:
+        leave(directory)
+
+
+def _say(sentence: str) -> None:
+    with suppress(OSError):  # nobody listens any more, which is no reason to fail
+        click.echo(f"tritonprobe: {sentence}", err=True)

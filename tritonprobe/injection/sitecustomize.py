@@ -1,0 +1,113 @@
+"""What ``tritonprobe run`` puts in front of a program: instruments Triton once the program imports it.
+
+Python's `site` imports this at the start of each process. It waits for the import of ``triton`` and does nothing else:
+no package of ours, and nothing that costs, is imported in a process that never does. Then it steps aside: its folder
+leaves ``sys.path``, and the program's own ``sitecustomize`` runs in its place, or `site` hears that there is none.
+
+Standard library only, and of that only what every Python has loaded by now.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # typing's costs more than all of this
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+# pathlib is not loaded yet, either.
+_HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+_PACKAGE = os.path.dirname(_HERE)  # noqa: PTH120
+
+
+class _AwaitTriton:
+    """A finder that finds nothing of its own: it asks the others, and listens for the end of one import.
+
+    Whatever fails on our side, the import goes as it would have gone.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "triton":
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                self._listen(spec.loader)
+                return spec
+        return None
+
+    def _listen(self, loader: Loader | None) -> None:
+        plain = getattr(loader, "exec_module", None)
+        if loader is None or plain is None:
+            return  # a folder of that name, without an __init__.py
+
+        def exec_module(module: ModuleType) -> None:
+            loader.__dict__.pop("exec_module", None)
+            plain(module)
+            if module.__name__ == "triton" and self in sys.meta_path:
+                sys.meta_path.remove(self)
+                _instrument(module)
+
+        try:
+            # On the loader itself, so that the module keeps the loader it would have had.
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        except AttributeError:
+            _complain(f"the loader of triton takes no attributes: {loader!r}")
+
+
+def _instrument(triton: ModuleType) -> None:
+    if not hasattr(triton, "jit"):
+        return  # something else of that name
+    try:
+        _own_or_ours().instrument()
+    except Exception as error:
+        _complain(f"{type(error).__name__}: {error}")
+
+
+def _own_or_ours() -> ModuleType:
+    """The program's own tritonprobe; one that has none gets that of this file, and nothing else from beside it."""
+    try:
+        import tritonprobe
+    except ModuleNotFoundError as error:
+        if error.name != "tritonprobe":
+            raise
+    else:
+        return tritonprobe
+    from importlib import util
+
+    init = f"{_PACKAGE}/__init__.py"
+    spec = util.spec_from_file_location("tritonprobe", init, submodule_search_locations=[_PACKAGE])
+    assert spec is not None
+    assert spec.loader is not None
+    ours = sys.modules["tritonprobe"] = util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(ours)
+    except BaseException:
+        del sys.modules["tritonprobe"]
+        raise
+    return ours
+
+
+def _complain(because: str) -> None:
+    import logging
+
+    logging.getLogger("tritonprobe").warning("tritonprobe: process %d is not probed (%s)", os.getpid(), because)
+
+
+def _step_aside() -> None:
+    """The program's `sitecustomize` in our place. Raises what its import raises; that there is none, `site` expects."""
+    sys.path[:] = [place for place in sys.path if os.path.abspath(place) != _HERE]  # noqa: PTH100
+    del sys.modules["sitecustomize"]
+    __import__("sitecustomize")
+
+
+if __name__ == "sitecustomize":  # which it is not for a tool that reads the package
+    sys.meta_path.insert(0, _AwaitTriton())
+    _step_aside()
