@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from tritonprobe.ledger import HistogramSample, Readable, Sample, schema
+from tritonprobe.ledger import FileLedger, HistogramSample, Readable, Sample, schema
 
 Values = dict[tuple[str, ...], float]
 
@@ -43,6 +44,24 @@ def counters(ledger: Readable) -> dict[tuple[str, tuple[str, ...]], tuple[float,
     return {key: found for key, found in everything(ledger).items() if key[0] in summed}
 
 
+SMALL = 1 << 16
+"""Bytes of a file for some hundred series."""
+
+
+def dies(folder: Path, *amounts: float, kernel: str = "k") -> None:
+    """A process that counted and is dead: nobody holds its file any more."""
+    ledger = FileLedger(folder, size=SMALL)
+    for amount in amounts:
+        ledger.add(schema.LAUNCHES, (kernel, "all"), amount)
+        ledger.add(schema.COLD_SECONDS, (kernel, "ptx", "0"), amount / 10)
+        ledger.observe(schema.COLD_CALL_SECONDS, ("compile",), amount / 10)
+    ledger.set(schema.VARIANTS, (kernel,), 7)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
 PREAMBLE = """
 import os, sys, threading, time
 from pathlib import Path
@@ -69,6 +88,19 @@ def finished(code: str, *args: str | Path, env: dict[str, str] | None = None) ->
     out, err = running.communicate(timeout=60)
     assert running.returncode == 0, err
     return out, err
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Runs `work` in a forked child, without what pytest would do at its end. Returns its wait status."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1]
 
 
 def at_line(step: int, module: ModuleType, interrupt: Callable[[], object], work: Callable[[], object]) -> bool:
