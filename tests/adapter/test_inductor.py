@@ -276,9 +276,10 @@ def test_a_run_that_cannot_be_rewritten_is_wrapped(runtime: Runtime, monkeypatch
 def test_a_function_compiled_for_the_cpu_is_none_of_our_business(instrumented: Runtime, tmp_path: Path) -> None:
     import torch._inductor.utils
 
+    x = torch.linspace(-1, 1, 1000)
     function = torch.compile(lambda x: torch.relu(x) * 2 + 1)
     with torch._inductor.utils.fresh_cache(dir=str(tmp_path)), no_cold_calls():
-        torch.testing.assert_close(function(X), torch.relu(X) * 2 + 1)
+        torch.testing.assert_close(function(x), torch.relu(x) * 2 + 1)
     assert samples_of(instrumented, "launches_total") == {}
 
 
