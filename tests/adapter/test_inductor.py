@@ -23,8 +23,8 @@ import tritonprobe
 from tests.adapter import kernels
 from tests.adapter.conftest import samples_of, total_of
 from tests.adapter.inductor_autotuner import Autotuner, StaticLauncher, make, make_user, on_the_compile_only_device
-from tritonprobe.adapter import inductor_cold
-from tritonprobe.adapter.inductor_cold import WORKERS
+from tritonprobe.adapter import inductor_cold, inductor_workers
+from tritonprobe.adapter.inductor_workers import PHASE as WORKERS
 from tritonprobe.model import ColdCall, Event, LaunchError
 from tritonprobe.runtime import Runtime
 from tritonprobe.testing import capture_cold_calls, no_cold_calls
@@ -180,7 +180,7 @@ def arrived_from_a_worker() -> Any:
 
 @pytest.mark.parametrize(
     ("compiles", "tier", "reason"),
-    [("before", "disk", inductor_cold.FOUND_IN_WORKERS), ("after", "compile", inductor_cold.COMPILED_IN_WORKERS)],
+    [("before", "disk", inductor_workers.FOUND_IN_WORKERS), ("after", "compile", inductor_workers.COMPILED_IN_WORKERS)],
 )
 def test_waiting_for_a_worker_process_has_a_phase_and_a_reason(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, compiles: str, tier: str, reason: str
@@ -188,7 +188,7 @@ def test_waiting_for_a_worker_process_has_a_phase_and_a_reason(
     """Its cached binary tells whether the worker compiled it, or found it where an earlier process had left it."""
     ready = arrived_from_a_worker()
     if compiles == "before":
-        time.sleep(inductor_cold.CLOCK_SLACK_NS / 1e9 + 0.01)
+        time.sleep(inductor_workers.CLOCK_SLACK_NS / 1e9 + 0.01)
 
     def get_result() -> Any:
         time.sleep(0.05)  # the worker is busy

@@ -26,8 +26,10 @@ from torch.profiler import ProfilerActivity, profile
 import tritonprobe
 from tests.adapter import kernels
 from tritonprobe import runtime as runtime_module
-from tritonprobe.adapter.inductor_cold import COMPILED_HERE, COMPILED_IN_WORKERS, FROM_FX_CACHE, KIND, WORKERS
+from tritonprobe.adapter.inductor_cold import COMPILED_HERE, FROM_FX_CACHE
 from tritonprobe.adapter.inductor_names import PREFIX, canonical_name
+from tritonprobe.adapter.inductor_workers import COMPILED_IN_WORKERS, KIND
+from tritonprobe.adapter.inductor_workers import PHASE as WORKERS
 from tritonprobe.ledger import Sample
 from tritonprobe.model import ColdCall
 from tritonprobe.runtime import Runtime

@@ -18,6 +18,7 @@ from typing import Any
 from tritonprobe.adapter.calls import Calls
 from tritonprobe.adapter.inductor_cold import InductorCold
 from tritonprobe.adapter.inductor_counts import PRELUDE, InductorCounts, mode_of
+from tritonprobe.adapter.inductor_workers import HEURISTICS, InductorWorkers
 from tritonprobe.adapter.kernels import Registry
 from tritonprobe.adapter.late_import import LateImport
 from tritonprobe.adapter.launches import Launches
@@ -28,7 +29,6 @@ from tritonprobe.model import LaunchError, Mode
 
 log = logging.getLogger("tritonprobe")
 
-HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 ASYNC_COMPILE = "torch._inductor.async_compile"
 
 
@@ -51,7 +51,8 @@ class Inductor:
         self._publish = publish
         self._enabled = enabled
         self._counts = InductorCounts(registry, enabled)
-        self._cold = InductorCold(registry, calls, self._counts, phases, enabled, measures)
+        self._workers = InductorWorkers(calls, self._counts, enabled)
+        self._cold = InductorCold(registry, calls, self._counts, self._workers, phases, enabled, measures)
         self._patches = Patches()
         self._waiting: list[LateImport] = []
         self._autotuner: type | None = None
@@ -63,7 +64,7 @@ class Inductor:
         with self._lock:
             waiting = self._waiting = [
                 LateImport(HEURISTICS, lambda module: self._installing(self._patch_heuristics, module)),
-                LateImport(ASYNC_COMPILE, lambda module: self._installing(self._cold.install_waiting, module)),
+                LateImport(ASYNC_COMPILE, lambda module: self._installing(self._workers.install, module)),
             ]
         for late in waiting:  # without the lock: a thread that imports Inductor now may need it to finish
             late.wait()

@@ -1,9 +1,9 @@
-"""The cold calls of TorchInductor's kernels. Touches `CachingAutotuner`'s cold methods, its results and futures.
+"""The cold calls of TorchInductor's kernels. Touches `CachingAutotuner`'s cold methods and its results.
 
 Inductor compiles when `torch.compile` does, long before a launch: a kernel's cold call then begins with the wait for it
 (in this process: with its precompilation) and ends when it can be launched. What it tunes or compiles later, in
 `CachingAutotuner.run`, is a cold call of that launch. Triton's own compiler runs underneath, so its phases are those of
-`phases`. Kernels compiled by Inductor's worker processes have one phase for all of that, `inductor_workers`.
+`phases`. What its worker processes compile has one phase for all of that (`inductor_workers`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ import functools
 import math
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
-from tritonprobe.adapter.inductor_counts import InductorCounts, mode_of
+from tritonprobe.adapter.inductor_counts import InductorCounts, InductorSite, mode_of
+from tritonprobe.adapter.inductor_workers import KIND, InductorWorkers
 from tritonprobe.adapter.kernels import Registry
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
@@ -28,16 +26,9 @@ from tritonprobe.adapter.tuning import MAX_TRIALS
 from tritonprobe.ledger.store import Cell
 from tritonprobe.model import Tier, Trial, TrialOutcome, Tuning
 
-KIND = "inductor"
-WORKERS = "inductor_workers"
-"""The phase of a wait for Inductor's worker processes: all of its compiler's stages, unseen from here."""
-
 COMPILED_HERE = "compiled by Inductor in this process"
 FOUND_HERE = "found in Triton's disk cache by Inductor"
-COMPILED_IN_WORKERS = "compiled in Inductor's worker processes"
-FOUND_IN_WORKERS = "found in Triton's disk cache by Inductor's worker processes"
 FROM_FX_CACHE = "loaded from Inductor's cache of compiled graphs"
-CLOCK_SLACK_NS = 20_000_000  # a file's time may be one timer tick behind `time.time_ns`
 
 
 class _Session:
@@ -61,17 +52,7 @@ class _Session:
         )
 
 
-@dataclass(slots=True)
-class _Submitted:
-    """A kernel that went to the worker processes."""
-
-    kernel: str
-    user: bool
-    unix: int
-
-
 class _Thread(threading.local):
-    waited: _Submitted | None = None  # what the future under way was submitted as
     trials: Cell | None = None  # where the benchmark under way counts its launches
 
 
@@ -81,6 +62,7 @@ class InductorCold:
         registry: Registry,
         calls: Calls,
         counts: InductorCounts,
+        workers: InductorWorkers,
         phases: Phases,
         enabled: Callable[[], bool],
         measures: Callable[[], bool],
@@ -88,16 +70,14 @@ class InductorCold:
         self._registry = registry
         self._calls = calls
         self._counts = counts
+        self._workers = workers
         self._phases = phases
         self._enabled = enabled
         self._measures = measures
-        self._heuristics: Any = None
         self._thread = _Thread()
-        self._submitted: weakref.WeakKeyDictionary[Any, _Submitted] = weakref.WeakKeyDictionary()
 
     def install(self, patches: Patches, heuristics: Any) -> None:
         """Patches `torch._inductor.runtime.triton_heuristics`."""
-        self._heuristics = heuristics
         autotuner = heuristics.CachingAutotuner
         patches.replace(autotuner, "precompile", self._precompile)
         patches.replace(autotuner, "_precompile_config", self._precompile_config)
@@ -114,11 +94,6 @@ class InductorCold:
         owner = next(cls for cls in kernel.__mro__ if "load_kernel" in vars(cls))
         patches.replace(owner, "load_kernel", self._calls.timed("module_load"))
 
-    def install_waiting(self, patches: Patches, async_compile: Any) -> None:
-        """Patches `torch._inductor.async_compile`."""
-        patches.replace(async_compile.AsyncCompile, "triton", self._submit)
-        patches.replace(async_compile.LambdaFuture, "result", self._wait)
-
     @contextmanager
     def _cold(self, autotuner: Any) -> Iterator[OpenCall | None]:
         """This thread's cold call, begun if need be; None if the autotuner's kernel is not watched."""
@@ -127,13 +102,7 @@ class InductorCold:
         if call is None or site is None:
             yield None
             return
-        if call.kind == KIND and self._thread.waited is not None:
-            call.kernel = site.name  # the future knew a name only
-        if call.kernel == site.name and call.kind != KIND:
-            call.kind = KIND
-            if call.frame is not None and "args" in call.frame.f_locals:
-                call.bucket = site.bucket(call.frame.f_locals["args"])
-                call.mode = mode_of(call.frame.f_locals)
+        self._describe(call, site)
         try:
             yield call
         except BaseException as error:
@@ -145,6 +114,19 @@ class InductorCold:
                 self._calls.close(call)
             elif not call.stack and call.frame is not None and call.kind == KIND:
                 call.enter("first_launch")  # until the launch that holds the call returns
+
+    def _describe(self, call: OpenCall, site: InductorSite) -> None:
+        """Makes a call that has just begun one of Inductor's."""
+        try:
+            if call.kind == KIND and self._workers.waiting:
+                call.kernel = site.name  # the future knew a name only
+            if call.kernel == site.name and call.kind != KIND:
+                call.kind = KIND
+                if call.frame is not None and "args" in call.frame.f_locals:
+                    call.bucket = site.bucket(call.frame.f_locals["args"])
+                    call.mode = mode_of(call.frame.f_locals)
+        except Exception:
+            self._registry.fault("inductor")
 
     def _precompile(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -167,25 +149,12 @@ class InductorCold:
     def _arrived(self, call: OpenCall, autotuner: Any, held: list[Any]) -> None:
         """Counts the variants that an autotuner came with: from a worker process, or from a cached graph."""
         try:
-            waited = self._thread.waited
             for result in held:
                 digest = result.kernel.hash
-                tier: Tier = "disk"
-                if waited is not None and _made_since(waited.unix, self._folder(autotuner, digest)):
-                    tier = "compile"
-                if waited is None:
-                    reason = FROM_FX_CACHE
-                else:
-                    reason = COMPILED_IN_WORKERS if tier == "compile" else FOUND_IN_WORKERS
+                tier, reason = self._workers.told(autotuner, digest) or ("disk", FROM_FX_CACHE)
                 self._found(call, autotuner, tier, digest, reason)
         except Exception:
             self._registry.fault("inductor")
-
-    def _folder(self, autotuner: Any, digest: str) -> Path:
-        """Where Triton's cache has the binary with this hash."""
-        heuristics = self._heuristics
-        cache = heuristics.triton_cache_dir(autotuner.triton_meta.get("device") or 0)
-        return Path(cache) / heuristics.triton_hash_to_path_key(digest)
 
     def _precompile_config(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -293,53 +262,3 @@ class InductorCold:
             return original(autotuner, *args, **kwargs)
 
         return maybe_clone_args
-
-    def _submit(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def triton(compiler: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any) -> Any:
-            unix = time.time_ns()
-            future = original(compiler, kernel_name, source_code, *args, **kwargs)
-            if type(future).__name__ == "LambdaFuture" and self._enabled():
-                # A kernel that is in two graphs is submitted once.
-                user = "custom_kernel=True" in source_code
-                self._submitted.setdefault(future, _Submitted(kernel_name, user, unix))
-            return future
-
-        return triton
-
-    def _wait(self, original: Any) -> Any:
-        """`LambdaFuture.result` of a Triton kernel: waits for a worker process, then loads what it made."""
-
-        @functools.wraps(original)
-        def result(future: Any, *args: Any, **kwargs: Any) -> Any:
-            submitted = self._submitted.get(future) if self._enabled() else None
-            named = None if submitted is None else self._counts.name(submitted.kernel, submitted.user)
-            call, ours = self._calls.begin(named[0]) if named is not None else (None, False)
-            if call is None:
-                return original(future, *args, **kwargs)
-            if ours:
-                call.kind = KIND
-            depth = call.enter(WORKERS)
-            before, self._thread.waited = self._thread.waited, submitted
-            try:
-                return original(future, *args, **kwargs)
-            except BaseException as error:
-                if ours:
-                    call.error = type(error).__name__
-                raise
-            finally:
-                self._thread.waited = before
-                call.leave(depth)
-                if ours:
-                    self._calls.close(call)
-
-        return result
-
-
-def _made_since(unix: int, folder: Path) -> bool:
-    """Whether a binary's folder in Triton's cache was written after `unix`: it was compiled. True if there is none."""
-    try:
-        newest = max(entry.stat().st_mtime_ns for entry in folder.iterdir())
-    except (OSError, ValueError):
-        return True
-    return newest >= unix - CLOCK_SLACK_NS

@@ -103,6 +103,13 @@ class InductorCounts:
 
     def name(self, kernel: str, user: bool, source: str | None = None) -> tuple[str, Any] | None:
         """A watched kernel's name in metrics and, if it is a user's, the original; None for one that is not watched."""
+        try:
+            return self._name(kernel, user, source)
+        except Exception:
+            self._registry.fault("inductor")
+            return None
+
+    def _name(self, kernel: str, user: bool, source: str | None) -> tuple[str, Any] | None:
         original = None
         if user:  # under its own name, or with an ordinal
             original = original_kernel(kernel, source) or original_kernel(kernel.rpartition("_")[0], source)
@@ -118,20 +125,30 @@ class InductorCounts:
         with self._lock:
             if key in self._sites:
                 return self._sites[key]
-            user, fn = autotuner.custom_kernel, autotuner.fn
-            kernel = getattr(fn, "__name__", "")
-            if not user:
-                kernel = autotuner.inductor_meta.get("kernel_name", kernel)
-            named = None
-            if not autotuner.triton_interpret:  # the interpreter's own launches are counted where it runs them
-                named = self.name(kernel, user, getattr(fn, "src", None))
-            spec = self._registry.spec(named[1]) if named is not None and named[1] is not None else None
-            site = None if named is None else InductorSite(autotuner, named[0], spec, self._registry)
+            try:
+                site = self._make(autotuner)
+            except Exception:  # an autotuner that we do not know goes uncounted
+                site = None
+                self._registry.fault("inductor")
             self._alive[key] = weakref.ref(autotuner, lambda _: self._forget(key))
             self._sites[key] = site
             if site is None:
                 self.hot[key] = (_nothing, {(): [0.0]})  # a cell that nobody reads
             return site
+
+    def _make(self, autotuner: Any) -> InductorSite | None:
+        if autotuner.triton_interpret:
+            return None  # the interpreter's own launches are counted where it runs them
+        user, fn = autotuner.custom_kernel, autotuner.fn
+        kernel = getattr(fn, "__name__", "")
+        if not user:
+            kernel = autotuner.inductor_meta.get("kernel_name", kernel)
+        named = self._name(kernel, user, getattr(fn, "src", None))
+        if named is None:
+            return None
+        name, original = named
+        spec = None if original is None else self._registry.spec(original)
+        return InductorSite(autotuner, name, spec, self._registry)
 
     def miss(self, autotuner: Any, args: tuple[Any, ...]) -> None:
         """Counts a launch whose cell is not known yet. Called from the prelude; never raises."""
