@@ -27,7 +27,9 @@ LABELS = {
     "kernel": "`module.qualname` of the `@triton.jit` function",
     "bucket": "a named range of launch shapes, e.g. `M<=1024,N=4096`; `all` where a kernel has no dimensions",
     "tier": "where a variant was found: " + ", ".join(f"`{t}`" for t in TIERS),
-    "phase": "of a cold call: " + ", ".join(f"`{p}`" for p in PHASES) + "; of a request: `before_first_token`, "
+    "phase": "of a cold call: "
+    + ", ".join(f"`{p}`" for p in PHASES)
+    + ", `inductor_workers`; of a request: `before_first_token`, "
     "`after_first_token`",
     "waited": "`in_batch`: the stall lay in the request's own steps; `queued`: it waited for others'",
     "rank": "the process's rank (`TRITONPROBE_RANK`, else `RANK`, else 0)",
