@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tritonprobe.ledger.schema import FALLBACKS, OP_CALLS
 from tritonprobe.ledger.store import Cell
 from tritonprobe.model import FALLBACK_REASONS, FallbackReason
 from tritonprobe.runtime import Runtime, current
-from tritonprobe.shapes.buckets import ALL, BucketMemo, op_bucket
+from tritonprobe.shapes.buckets import ALL, BucketMemo, UpTo, op_bucket
+
+if TYPE_CHECKING:
+    from tritonprobe.adapter.launches import Launches
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Supports = Callable[..., "bool | str"]
 Bucket = Callable[..., Any]
+MAX_SHAPES = 8192  # distinct shapes an op remembers the bucket of; then it forgets them all and learns again
 
 
 def op(
@@ -55,29 +59,30 @@ def op(
             runtime = current()
             if runtime.settings.disabled:
                 return function(*args, **kwargs)
-            where = counters.bucket(runtime, args, kwargs)
-            refused = _refusal(runtime, supports, args, kwargs)
+            if counters.runtime is not runtime:
+                counters.attach(runtime)
+            where = counters.where(args, kwargs)
+            refused = None if supports is None else _refusal(runtime, supports, args, kwargs)
             if refused is not None:
-                counters.fell_back(runtime, where, refused)
+                counters.fell_back(where, refused)
                 return fallback(*args, **kwargs)  # type: ignore[no-any-return]
-            from tritonprobe.adapter.device import is_compile_only
-            from tritonprobe.adapter.errors import fallback_reason
-
-            runtime.adapter.install_once()
-            with runtime.adapter.observed() as launched:
-                try:
-                    result = function(*args, **kwargs)
-                except Exception as error:
-                    reason = fallback_reason(error)
-                    if reason is None or error is not launched.error or launched.launches > 0:
-                        counters.took_triton(runtime, where)
-                        raise
-                else:
-                    counters.took_triton(runtime, where)
-                    if is_compile_only():
-                        return fallback(*args, **kwargs)  # type: ignore[no-any-return]
-                    return result
-            counters.fell_back(runtime, where, reason)
+            launches = counters.launches
+            launched = launches.observe()
+            try:
+                result = function(*args, **kwargs)
+            except Exception as error:
+                reason = counters.fallback_reason(error)
+                if reason is None or error is not launched.error or launched.launches > 0:
+                    counters.took_triton(where)
+                    raise
+            else:
+                counters.took_triton(where)
+                if counters.is_compile_only():
+                    return fallback(*args, **kwargs)  # type: ignore[no-any-return]
+                return result
+            finally:
+                launches.observed(launched)
+            counters.fell_back(where, reason)
             return fallback(*args, **kwargs)  # type: ignore[no-any-return]
 
         return call
@@ -103,33 +108,65 @@ def _refusal(
     return "unsupported_shape" if verdict is False else "supports_error"
 
 
+# Values a bucket's callable may return that are safe to compare: a tensor's comparison is work for the GPU.
+_PLAIN = frozenset({int, UpTo, str, float, bool, type(None)})
+
+
 class _Counters:
-    """One op's series. Cells are kept by bucket, so that a call costs a dict lookup."""
+    """One op's series, and what it needs of the runtime, looked up once: a call then costs a few dict lookups."""
+
+    runtime: Runtime | None = None
+    launches: Launches
+    is_compile_only: Callable[[], bool]
+    fallback_reason: Callable[[BaseException], FallbackReason | None]
 
     def __init__(self, name: str, bucket: Bucket | None) -> None:
         self._name = name
         self._bucket = bucket
-        self._runtime: Runtime | None = None
-        self._memo: BucketMemo | None = None
-        self._cells: dict[str, Cell] = {}
 
-    def bucket(self, runtime: Runtime, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        if self._runtime is not runtime or self._memo is None:
-            self._runtime, self._memo, self._cells = runtime, BucketMemo(runtime.settings.buckets_per_kernel), {}
+    def attach(self, runtime: Runtime) -> None:
+        """Begins to count in `runtime`. Patches Triton unless that was done before."""
+        from tritonprobe.adapter.device import is_compile_only
+        from tritonprobe.adapter.errors import fallback_reason
+
+        runtime.adapter.install_once()
+        self.launches = runtime.adapter.launches
+        self.is_compile_only, self.fallback_reason = is_compile_only, fallback_reason
+        self._memo = BucketMemo(runtime.settings.buckets_per_kernel)
+        self._names: dict[object, str] = {}
+        self._cells: dict[str, Cell] = {}
+        self._ledger = runtime.ledger
+        self._fault = runtime.fault
+        self.runtime = runtime
+
+    def where(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The bucket of a call; `all` where there is none, or it cannot be made."""
         if self._bucket is None:
             return ALL
         try:
-            return self._memo.admit(op_bucket(self._bucket(*args, **kwargs)))
+            value = self._bucket(*args, **kwargs)
+            if type(value) is not dict:
+                return self._memo.admit(op_bucket(value))
+            types = tuple(map(type, value.values()))
+            if not _PLAIN.issuperset(types):
+                return self._memo.admit(op_bucket(value))
+            key = (types, *value.items())  # the types tell M=1024 from M<=1024
+            name = self._names.get(key)
+            if name is None:
+                if len(self._names) >= MAX_SHAPES:
+                    self._names.clear()
+                name = self._names[key] = self._memo.admit(op_bucket(value))
+            return name
         except Exception:
-            runtime.fault("bucket")
+            self._fault("bucket")
             return ALL
 
-    def took_triton(self, runtime: Runtime, bucket: str) -> None:
+    def took_triton(self, bucket: str) -> None:
         cell = self._cells.get(bucket)
         if cell is None:
-            cell = self._cells[bucket] = runtime.ledger.cell(OP_CALLS, (self._name, bucket, "triton"))
+            cell = self._cells[bucket] = self._ledger.cell(OP_CALLS, (self._name, bucket, "triton"))
         cell[0] += 1
 
-    def fell_back(self, runtime: Runtime, bucket: str, reason: FallbackReason) -> None:
-        runtime.ledger.add(OP_CALLS, (self._name, bucket, "fallback"))
-        runtime.ledger.add(FALLBACKS, (self._name, bucket, reason))
+    def fell_back(self, bucket: str, reason: FallbackReason) -> None:
+        self._ledger.add(OP_CALLS, (self._name, bucket, "fallback"))
+        self._ledger.add(FALLBACKS, (self._name, bucket, reason))

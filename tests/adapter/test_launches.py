@@ -360,7 +360,7 @@ def test_launcher_calls_equal_launches_less_raised_less_empty_plus_trials(instru
 
 
 def test_gluon_and_other_subclasses_are_found_too(runtime: Runtime) -> None:
-    class Special(triton.JITFunction):
+    class Special(triton.JITFunction):  # type: ignore[misc, unused-ignore]
         """Somebody's subclass, as Gluon's is one."""
 
     kernel = Special(kernels.add_kernel.fn)
@@ -384,12 +384,12 @@ def test_looking_for_kernels_loads_no_lazy_module_and_asks_no_proxy(
             return super().__getattribute__(name)
 
     class Proxy:
-        @property
+        @property  # type: ignore[misc]
         def __class__(self) -> Any:
             raise RuntimeError("the proxy was asked")
 
     proxy = Proxy()
     monkeypatch.setitem(sys.modules, "somebodys_lazy_module", Lazy("somebodys_lazy_module"))
-    monkeypatch.setitem(sys.modules, "no_module_at_all", 3)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "no_module_at_all", 3)
     monkeypatch.setattr(kernels, "proxy", proxy, raising=False)
     tritonprobe.instrument()

@@ -28,7 +28,9 @@ class Thing:
 
 
 def guarded(function: Any, watch: list[None], log: list[str]) -> Any:
-    return guard(function, raised=lambda self: log.append("raised"), ended=lambda: log.append("ended"), watch=watch)
+    return guard(
+        function, raised=lambda self: log.append("raised"), ended=lambda self: log.append("ended"), watch=watch
+    )
 
 
 def test_a_guard_tells_of_exceptions_and_of_ends_while_watched() -> None:

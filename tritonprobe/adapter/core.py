@@ -7,7 +7,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 from tritonprobe.adapter import device
@@ -17,7 +16,7 @@ from tritonprobe.adapter.hosttime import HostTime
 from tritonprobe.adapter.inductor import Inductor
 from tritonprobe.adapter.interpreter import Interpreted
 from tritonprobe.adapter.kernels import Registry, jit_function
-from tritonprobe.adapter.launches import Launched, Launches
+from tritonprobe.adapter.launches import Launches
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
 from tritonprobe.adapter.tuning import Tunings
@@ -161,9 +160,6 @@ class Adapter:
             self._inductor.refresh()
             if hasattr(jit, "device_caches"):
                 self._binders.adopt_one(jit)
-
-    def observed(self) -> AbstractContextManager[Launched]:
-        return self.launches.observed()
 
     @property
     def counting(self) -> str:

@@ -6,6 +6,7 @@ it back.
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 from collections.abc import Callable, Iterator
@@ -186,6 +187,12 @@ def describe() -> str:
 
 def is_compile_only() -> bool:
     """Whether launches do nothing now."""
+    return isinstance(getattr(_drivers()._active, "utils", None), _Utils)
+
+
+@functools.cache
+def _drivers() -> Any:
+    """Triton's driver slot, kept: ops ask at each call, and an import statement costs more than the question."""
     from triton.runtime.driver import driver
 
-    return isinstance(getattr(driver._active, "utils", None), _Utils)
+    return driver

@@ -149,7 +149,7 @@ class Inductor:
                 raise
             finally:
                 if watch:
-                    ended()
+                    ended(self)
 
         return run
 
@@ -174,7 +174,7 @@ class Inductor:
         except Exception:
             self._registry.fault("inductor")
 
-    def _ended(self) -> None:
+    def _ended(self, autotuner: Any) -> None:  # a guard hands its function's self over
         frame = sys._getframe(1)
         if mode_of(frame.f_locals) == "launch":
             self._launches.observe_end()

@@ -11,8 +11,7 @@ import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -29,9 +28,10 @@ log = logging.getLogger("tritonprobe")
 class Launched:
     """What one op call did on its thread: launches that came back, and the exception of one that did not."""
 
-    __slots__ = ("ended", "error", "raised")
+    __slots__ = ("before", "ended", "error", "raised")
 
-    def __init__(self) -> None:
+    def __init__(self, before: Launched | None) -> None:
+        self.before = before  # the op around this one
         self.ended = 0
         self.raised = 0
         self.error: BaseException | None = None
@@ -72,20 +72,20 @@ class Launches:
         patches.replace(Autotuner, "run", self._guarded_tuner)
         self._calls.guarded[Launches._warm.__code__] = "kernel"
 
-    @contextmanager
-    def observed(self) -> Iterator[Launched]:
-        """Launches of this thread inside the block. While any is open, each launch of the process costs 0.1 us more."""
-        before = self._thread.watching
-        mine = self._thread.watching = Launched()
+    def observe(self) -> Launched:
+        """Launches of this thread from now on. Until `observed`, each launch of the process pays for a look at it."""
+        thread = self._thread
+        mine = thread.watching = Launched(thread.watching)
         self._watch.append(None)
-        try:
-            yield mine
-        finally:
-            self._watch.pop()
-            self._thread.watching = before
-            if before is not None:
-                before.ended += mine.ended
-                before.raised += mine.raised
+        return mine
+
+    def observed(self, mine: Launched) -> None:
+        """The end of what `observe` began."""
+        self._watch.pop()
+        before = self._thread.watching = mine.before
+        if before is not None:
+            before.ended += mine.ended
+            before.raised += mine.raised
 
     def observe_end(self) -> None:
         """A launch that is no `JITFunction`'s came to its end on this thread."""
@@ -133,7 +133,7 @@ class Launches:
                 raise
             finally:
                 if watch:
-                    ended()
+                    ended(self)
 
         return run
 
@@ -153,7 +153,7 @@ class Launches:
                     raise
                 finally:
                     if watch:
-                        ended()
+                        ended(self)
 
         self._calls.guarded[run.__code__] = "self"
         return run
@@ -213,13 +213,15 @@ class Launches:
         except Exception:
             self._registry.fault("launches")
 
-    def _ended(self) -> None:
+    def _ended(self, kernel: Any) -> None:
         watching = self._thread.watching
         if watching is not None:
-            kernel = sys._getframe(1).f_locals.get("self")
-            if self._is_launch(self._registry.site(kernel)):
+            thread = self._registry.thread
+            # The site is asked for only where the thread has something other than launches under way.
+            if thread.trials == 0 and (thread.mode == "launch" or self._is_launch(self._registry.site(kernel))):
                 watching.ended += 1
-        self._calls.end_of(sys._getframe(1))
+        if self._calls.current is not None:
+            self._calls.end_of(sys._getframe(1))
 
     def _is_launch(self, site: Site | None) -> bool:
         """Whether an op counts this call: trials and warm-ups may come before a fallback, of unwatched kernels too."""
@@ -247,7 +249,7 @@ class Launches:
         except Exception:
             self._registry.fault("launches")
 
-    def _tuner_ended(self) -> None:
+    def _tuner_ended(self, tuner: Any) -> None:  # a guard hands its function's self over
         self._calls.end_of(sys._getframe(1))
 
 

@@ -30,16 +30,16 @@ def guard(
     function: types.FunctionType,
     *,
     raised: Callable[[Any], None],
-    ended: Callable[[], None],
+    ended: Callable[[Any], None],
     watch: list[None],
     prelude: str = "",
     names: dict[str, Any] | None = None,
 ) -> types.FunctionType:
     """`function` (a method) with its body inside ``try``: free while nothing happens.
 
-    ``raised(self)`` is called while an exception passes through, ``ended()`` on the way out whenever the list `watch`
-    is not empty. `prelude` is a statement put first, `names` what it refers to. Signature, defaults, names, line
-    numbers and the original body stay as they were: a traceback shows Triton's own lines.
+    ``raised(self)`` is called while an exception passes through, ``ended(self)`` on the way out whenever the list
+    `watch` is not empty. `prelude` is a statement put first, `names` what it refers to. Signature, defaults, names,
+    line numbers and the original body stay as they were: a traceback shows Triton's own lines.
     """
     inner = _source_of(function)
     extra = {"_tritonprobe_raised": raised, "_tritonprobe_ended": ended, "_tritonprobe_watch": watch, **(names or {})}
@@ -56,7 +56,7 @@ def guard(
             raise
         finally:
             if _tritonprobe_watch:
-                _tritonprobe_ended()
+                _tritonprobe_ended({first})
         """)
     ).body[0]
     assert isinstance(shell, ast.Try)
