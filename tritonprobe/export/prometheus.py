@@ -9,18 +9,13 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 from prometheus_client import core as client
-from prometheus_client import generate_latest
-from prometheus_client.openmetrics import exposition as openmetrics
 
+from tritonprobe.export import exposition
 from tritonprobe.ledger import METRICS, Family, HistogramSample, Metric, Readable
 from tritonprobe.ledger.schema import PREFIX
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"
-
-# Clients that know several escapings go through a name character by character, except in this one. Our names need none,
-# so the output is the same and takes two thirds of the time.
-_ESCAPING = {"escaping": openmetrics.ALLOWUTF8} if hasattr(openmetrics, "ALLOWUTF8") else {}
 
 
 class Collector:
@@ -44,11 +39,9 @@ class Collector:
 
 def render(ledger: Readable, accept: str | None) -> tuple[str, bytes]:
     """The content type and body of one scrape: OpenMetrics 1.0 for those who name it in `accept`, else text 0.0.4."""
-    collector = Collector(ledger)
     if OPENMETRICS in [kind.partition(";")[0].strip().lower() for kind in (accept or "").split(",")]:
-        body: bytes = openmetrics.generate_latest(collector, **_ESCAPING)  # type: ignore[no-untyped-call]
-        return f"{OPENMETRICS}; version=1.0.0; charset=utf-8", body
-    return TEXT, generate_latest(collector)
+        return f"{OPENMETRICS}; version=1.0.0; charset=utf-8", exposition.openmetrics(ledger.collect())
+    return TEXT, exposition.text(ledger.collect())
 
 
 def _name(metric: Metric) -> str:
