@@ -8,19 +8,19 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.export.exporters import exporter, get, refused, scrape, total, until
 from tests.ledger.scrape import program
-from tests.ledger.test_file import small_tmpfs  # noqa: F401  # a fixture
 from tritonprobe.export.exporter import LOCK_NAME, check_exportable, exporting, is_counting
 from tritonprobe.ledger import FileLedger, schema
 from tritonprobe.ledger.directory import DirectoryError
 from tritonprobe.settings import Settings
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system or become someone else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 
 COUNTS = """
 ledger = FileLedger(Path(sys.argv[1]))
@@ -161,6 +161,19 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         check_exportable(tmp_path)
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=1m,mode=0700"]
+    mounted = subprocess.run(["mount", *options, "tmpfs", place], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
 @as_root
 def test_someone_elses_directory_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
@@ -179,28 +192,28 @@ def test_a_file_that_is_no_ledger_is_told_of_and_the_others_are_shown(tmp_path: 
         assert "foreign.tpl: foreign: it is no ledger of tritonprobe" in up.process.stderr.read()
 
 
-def test_a_full_disk_is_served(small_tmpfs: Path) -> None:  # noqa: F811  # the fixture
-    ledger = FileLedger(small_tmpfs, size=1 << 19)
+def test_a_full_disk_is_served(small_disk: Path) -> None:
+    ledger = FileLedger(small_disk, size=1 << 19)
     ledger.add(schema.LAUNCHES, ("k", "all"), 5)
-    with (small_tmpfs / "hog").open("wb") as hog, pytest.raises(OSError, match="No space left"):
+    with (small_disk / "hog").open("wb") as hog, pytest.raises(OSError, match="No space left"):
         hog.write(bytes(1 << 20))
-    with exporter(small_tmpfs) as up:
+    with exporter(small_disk) as up:
         assert total(scrape(up.url), "tritonprobe_launches_total") == 5
-        assert "is served already, by a process that" in refused(small_tmpfs, "--port", 0)
+        assert "is served already, by a process that" in refused(small_disk, "--port", 0)
     ledger.close()
 
 
-def test_a_read_only_disk_is_served(small_tmpfs: Path) -> None:  # noqa: F811  # the fixture
-    ledger = FileLedger(small_tmpfs, size=1 << 19)
+def test_a_read_only_disk_is_served(small_disk: Path) -> None:
+    ledger = FileLedger(small_disk, size=1 << 19)
     ledger.add(schema.LAUNCHES, ("k", "all"), 5)
     ledger.close()
     del ledger
-    subprocess.run(["mount", "-o", "bind,ro", small_tmpfs, small_tmpfs], check=True)  # as a volume of a sidecar
+    subprocess.run(["mount", "-o", "bind,ro", small_disk, small_disk], check=True)  # as a volume of a sidecar
     try:
-        with exporter(small_tmpfs) as up:
+        with exporter(small_disk) as up:
             assert total(scrape(up.url), "tritonprobe_launches_total") == 5
     finally:
-        subprocess.run(["umount", small_tmpfs], check=True)
+        subprocess.run(["umount", small_disk], check=True)
 
 
 def test_without_its_starter_it_ends_once_nobody_counts(tmp_path: Path) -> None:

@@ -40,4 +40,4 @@ class Counted:
             return f"{self.launches:,} launches, no cold calls"
         tiers = ", ".join(f"{self.calls[tier]:,} {tier}" for tier in TIERS if self.calls[tier])
         took = f"{self.seconds:,.2f} s" if self.seconds >= 1 else f"{self.seconds * 1e3:.1f} ms"
-        return f"{self.launches:,} launches, {total:,} cold calls ({tiers}) of {took}"
+        return f"{self.launches:,} launches, {total:,} cold call{'s' if total > 1 else ''} ({tiers}) of {took}"

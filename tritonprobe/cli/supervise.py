@@ -70,10 +70,17 @@ def supervise(
                 on_other(child)
         else:
             asked.add(came.si_signo)
-            # What a terminal sends (Ctrl-C) goes to its whole foreground group: the command has it already.
-            if came.si_code <= 0:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, came.si_signo)
+            if not _has_it_already(came):
+                os.kill(pid, came.si_signo)  # never someone else: until we have asked for its end the number is its own
+
+
+def _has_it_already(came: signal.struct_siginfo) -> bool:
+    """Whether the command got this signal when we did: a terminal sends Ctrl-C to its whole foreground group.
+
+    That it has gone, it tells the leader of its session alone.
+    """
+    by_the_kernel = came.si_code > 0
+    return by_the_kernel and not (came.si_signo == signal.SIGHUP and os.getsid(0) == os.getpid())
 
 
 def _ended() -> Iterator[tuple[int, int]]:

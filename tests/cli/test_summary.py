@@ -1,0 +1,41 @@
+"""The sentence that ends a run: what its ledger counted, and nothing of what was there before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tritonprobe.cli.summary import Counted
+from tritonprobe.ledger import MemoryLedger, schema
+
+
+def counted(launches: int = 0, **seconds: list[float]) -> MemoryLedger:
+    """A ledger with so many launches, and a cold call of each of these seconds, by tier."""
+    ledger = MemoryLedger()
+    for kernel in ("add", "mul"):
+        ledger.add(schema.LAUNCHES, (kernel, "all"), launches / 2)
+    for tier, each in seconds.items():
+        for took in each:
+            ledger.observe(schema.COLD_CALL_SECONDS, (tier,), took)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("ledger", "sentence"),
+    [
+        (counted(), "0 launches, no cold calls"),
+        (counted(1_234_568), "1,234,568 launches, no cold calls"),
+        (
+            counted(30, compile=[1200.0, 0.5], disk=[0.25] * 3),
+            "30 launches, 5 cold calls (3 disk, 2 compile) of 1,201.25 s",
+        ),
+        (counted(2, memory=[0.0042]), "2 launches, 1 cold call (1 memory) of 4.2 ms"),
+    ],
+)
+def test_the_sentence(ledger: MemoryLedger, sentence: str) -> None:
+    assert str(Counted.by(ledger)) == sentence
+
+
+def test_what_was_there_before_is_not_this_runs() -> None:
+    before, after = Counted.by(counted(10, compile=[1.0])), Counted.by(counted(16, compile=[1.0], disk=[0.5, 0.5]))
+    assert str(after.since(before)) == "6 launches, 2 cold calls (2 disk) of 1.00 s"
+    assert str(after.since(after)) == "0 launches, no cold calls"
