@@ -335,6 +335,20 @@ def test_a_python_that_nobody_gets_into_is_named() -> None:
     assert summary == NOTHING
 
 
+def test_a_tool_that_steps_out_of_our_process_is_still_in_the_command(tmp_path: Path) -> None:
+    # What the sitecustomize of opentelemetry-instrument does, so that a program's children are not instrumented.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nsys.instrumented = True\ndel os.environ['PYTHONPATH']\nos.environ['CHANGED'] = '1'\n"
+    )
+    code = (
+        "import os, sys\n"
+        "print(sys.instrumented, any(type(f).__name__ == '_AwaitTriton' for f in sys.meta_path), *sorted(os.environ))"
+    )
+    env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}", "LC_ALL": "C.UTF-8"}
+    done = run(*python(code), env=env)
+    assert done.stdout.split() == ["True", "True", "CHANGED", "LC_ALL", "TRITONPROBE_DIR", "TRITONPROBE_PORT"]
+
+
 def test_disabled_it_only_runs_the_command() -> None:
     env = {**os.environ, "TRITONPROBE_DISABLED": "1"}
     done = run(*python("import os; print('TRITONPROBE_DIR' in os.environ)"), env=env)

@@ -54,7 +54,7 @@ def run(words: tuple[str, ...], port: int | None, addr: str | None, named: str |
     with signals_held() as signals:
         directory = None if settings.disabled else _directory(named or settings.dir)
         if directory is None:
-            ending = _supervise(command, os.environ, signals)
+            ending = _supervise(command, _environment(), signals)
         else:
             ending = _watched(command, directory, settings, signals)
     raise click.exceptions.Exit(ending.code)
@@ -80,11 +80,25 @@ def _directory(named: str | None) -> Directory | None:
         return None
 
 
+def _environment() -> dict[str, str]:
+    """The environment as it was handed to us.
+
+    A `sitecustomize` that ran in this process may have changed it meanwhile, as that of opentelemetry-instrument does:
+    it takes itself off PYTHONPATH, and would be missing in the command.
+    """
+    try:
+        block = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environ)
+    pairs = (os.fsdecode(entry).partition("=") for entry in block.split(b"\0") if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
 def _watched(command: Command, directory: Directory, settings: Settings, signals: Signals) -> Ending:
     path = directory.path
     reader = DirectoryReader(path, settings.series_budget)
     before, files = Counted.by(reader), _files(path)
-    env = injected(os.environ, path)
+    env = injected(_environment(), path)
     serving = start(path, settings)
     if serving is not None:
         env["TRITONPROBE_PORT"] = "0"  # a program that serves itself, too, finds the port of its choice taken
