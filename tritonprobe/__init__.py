@@ -11,6 +11,7 @@ Importing this imports neither triton nor torch.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from tritonprobe._version import __version__
@@ -74,7 +75,15 @@ def serve(addr: str | None = None, port: int | None = None) -> Server:
 
 
 def collector() -> Collector:
-    """A `prometheus_client` collector, for a program that has a registry of its own."""
-    from tritonprobe.export.prometheus import Collector
+    """A `prometheus_client` collector, for a program that has a registry of its own.
 
-    return Collector(current().ledger)
+    In that client's multi-process mode (PROMETHEUS_MULTIPROC_DIR) it shows all processes that count in TRITONPROBE_DIR,
+    as the client's own collector does: a scrape may reach any of them.
+    """
+    from tritonprobe.export.prometheus import Collector
+    from tritonprobe.ledger import FileLedger
+
+    ledger = current().ledger
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ and isinstance(ledger, FileLedger):
+        return Collector(ledger.reading())
+    return Collector(ledger)
