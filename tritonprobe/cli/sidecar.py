@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 import tritonprobe
 from tritonprobe.settings import Settings
 
@@ -36,7 +38,7 @@ class Sidecar:
 
 
 def start(directory: Path, settings: Settings) -> Sidecar | None:
-    """An exporter of the directory, once it answers; None if it cannot, which it has said on standard error."""
+    """An exporter of the directory, once it answers; None if it cannot, and standard error has said why."""
     words = [sys.executable, "-m", "tritonprobe", "serve", str(directory), "--starter", str(os.getpid())]
     where = ["--addr", settings.addr, "--port", str(settings.port)]
     process = subprocess.Popen(
@@ -51,6 +53,8 @@ def start(directory: Path, settings: Settings) -> Sidecar | None:
     with process.stdout as said:
         in_time, _, _ = select.select([said], [], [], START_SECONDS)
         url = said.readline().decode().strip() if in_time else ""
+    if not in_time:
+        click.echo(f"tritonprobe: the exporter was not up after {START_SECONDS:.0f} s", err=True)
     sidecar = Sidecar(url, process)
     if not url:
         sidecar.stop()

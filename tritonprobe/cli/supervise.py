@@ -38,12 +38,17 @@ class Ending:
 
 @contextmanager
 def signals_held() -> Iterator[Signals]:
-    """Within the block signals wait until they are asked for, not one is lost. Gives the mask that was before."""
+    """Within the block signals wait until they are asked for. Gives the mask that was before.
+
+    Those that nobody asked for are dropped in the end: the command's exit code is to be ours, and nothing else.
+    """
     chld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the command's end with it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
     try:
         yield frozenset(map(signal.Signals, before))
     finally:
+        while signal.sigtimedwait(_OURS, 0) is not None:
+            pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, chld)
 
@@ -57,8 +62,12 @@ def supervise(
 ) -> Ending:
     """Runs `command`, whose file is `program`, to its end; within `signals_held`, which gave the `mask`.
 
-    ``on_other(pid)`` is told of every other child that ended meanwhile. Raises OSError if it cannot be started.
+    ``on_other(pid)`` is told of every other child that ended meanwhile. A signal that is there before the command is
+    ends us in its place. Raises OSError if it cannot be started.
     """
+    early = signal.sigtimedwait(PASSED_ON, 0)
+    if early is not None:
+        return Ending(128 + early.si_signo, crashed=False)
     pid = os.posix_spawn(program, list(command), env, setsigmask=mask, setsigdef=_PYTHONS)
     asked: set[int] = set()
     while True:
