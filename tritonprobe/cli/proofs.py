@@ -121,18 +121,51 @@ def overhead(
     ctx.exit(0 if found.good else 1)
 
 
+@click.command(short_help="Measure how long a scrape of many series takes.")
+@click.option("--series", default=10_000, show_default=True, type=click.IntRange(1000, 100_000), metavar="N")
+@click.option("--repeat", default=50, show_default=True, type=click.IntRange(min=2), help="Scrapes.", metavar="N")
+@click.option("--seed", default=0, show_default=True, help="Of the interval.")
+@_json
+@_output
+@click.pass_context
+def scrape(ctx: click.Context, series: int, repeat: int, seed: int, as_json: bool, output: Path | None) -> None:
+    """Fill a ledger, serve it by an exporter process, and time whole scrapes of it over loopback.
+
+    Exit code 1: the median, with its 95% interval, is not below 50 ms.
+    """
+    from tritonprobe.proving import scrape as measurement
+    from tritonprobe.proving.document import command_line, described, document
+
+    _checked_output(output)
+    options = {"--series": series, "--repeat": repeat, "--seed": seed, "--json": as_json, "--output": output}
+    with _failing(ctx):
+        found = measurement.measure(series, repeat, seed)
+    made = document("scrape", command_line("bench scrape", options), described(), measurement.body(found, series, seed))
+    _leave(made, output)
+    if as_json:
+        click.echo(json.dumps(made, indent=1))
+    else:
+        ms = [1e3 * seconds for seconds in (found.interval.median, found.interval.low, found.interval.high)]
+        click.echo(f"{found.lines:,} samples, {found.size:,} bytes: {ms[0]:.1f} ms [{ms[1]:.1f}, {ms[2]:.1f}] a scrape")
+    ctx.exit(0 if found.good else 1)
+
+
 def _checked(device: str, output: Path | None) -> str | None:
     """The compile-only device to use, or None for the GPU; before minutes are spent on what cannot be written."""
     from tritonprobe.proving.document import pick_device
 
-    if output is not None and not (output.parent.is_dir() and os.access(output.parent, os.W_OK)):
-        raise BadInput(f"--output {output}: {output.parent} is no folder that can be written to")
+    _checked_output(output)
     try:
         return pick_device(device)
     except SettingError as error:
         raise BadInput(str(error)) from None
     except ModuleNotFoundError as error:
         raise BadInput(f"bench needs {error.name}: pip install 'tritonprobe[torch]'") from None
+
+
+def _checked_output(output: Path | None) -> None:
+    if output is not None and not (output.parent.is_dir() and os.access(output.parent, os.W_OK)):
+        raise BadInput(f"--output {output}: {output.parent} is no folder that can be written to")
 
 
 @contextmanager
