@@ -19,6 +19,7 @@ import pytest
 from tests.export.exporters import exporter, get, scrape, total, until
 from tritonprobe.ledger import FileLedger, schema
 
+ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "tritonprobe", "run"]
 WATCHED = "Triton is watched in this command and its children, by a sitecustomize on PYTHONPATH"
 NOTHING = "tritonprobe: nothing was counted: no process of the command imported Triton where it could be watched"
@@ -97,7 +98,7 @@ def test_a_program_that_knows_nothing_of_us_is_counted_with_its_children(tmp_pat
         **os.environ,
         "TRITONPROBE_DEVICE": "compile-only:cuda:90",
         "TRITON_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": str(tmp_path),
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
     }
     adds = Path(__file__).parent / "adds.py"
     done = run("--", "sh", "-c", f"exec {sys.executable} {adds} 2", env=env)
@@ -231,7 +232,7 @@ def test_the_command_inherits_what_it_would_without_us() -> None:
         "print('descriptors', sorted(os.listdir('/proc/self/fd')), 'input', sys.stdin.read())\n"
         "print('group', os.getpgrp() == int(sys.argv[1]))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     read, write = os.pipe()
 
     def said(before: list[str]) -> str:
@@ -344,7 +345,7 @@ def test_a_tool_that_steps_out_of_our_process_is_still_in_the_command(tmp_path: 
         "import os, sys\n"
         "print(sys.instrumented, any(type(f).__name__ == '_AwaitTriton' for f in sys.meta_path), *sorted(os.environ))"
     )
-    env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}", "LC_ALL": "C.UTF-8"}
+    env = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "LC_ALL": "C.UTF-8"}
     done = run(*python(code), env=env)
     assert done.stdout.split() == ["True", "True", "CHANGED", "LC_ALL", "TRITONPROBE_DIR", "TRITONPROBE_PORT"]
 
