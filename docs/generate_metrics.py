@@ -21,6 +21,9 @@ HEAD = """# Metrics
 `/metrics` serves these families as Prometheus text, or as OpenMetrics to a scraper that asks for it. Names, labels and
 histogram bounds are API. A family, or a series, that has nothing to say is absent: unmeasured is never zero. The series
 named under "from the start" exist at 0 before anything happened, so that `increase()` sees the first event.
+
+In OpenMetrics, the times to the first token, per output token and of cold calls carry an exemplar: the `trace_id` and
+`span_id` of the latest observation that was made in a sampled span ([limits](limits.md#what-is-traced)).
 """
 
 LABELS = {

@@ -47,9 +47,16 @@ __all__ = [
 ]
 
 
-def request(id: str | None = None, model: str = "") -> LiveRequest:  # noqa: A002  # what users call it
-    """A request, from now until its ``finish()``; also a context manager. ``token()`` counts its output."""
-    return current().live.request(id, model=model)
+def request(
+    id: str | None = None,  # noqa: A002  # what users call it
+    model: str = "",
+    traceparent: str | None = None,
+) -> LiveRequest:
+    """A request, from now until its ``finish()``; also a context manager. ``token()`` counts its output.
+
+    Its trace, for exemplars, is that of the W3C header `traceparent` if given, else of the current OpenTelemetry span.
+    """
+    return current().live.request(id, model=model, traceparent=traceparent)
 
 
 def step(batch: Iterable[LiveRequest | tuple[LiveRequest, int]]) -> Step:

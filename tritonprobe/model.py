@@ -133,7 +133,7 @@ class ColdCall:
     where the variants of this one call were found (an autotuned call looks up many; a kernel launched from another's
     grid or hook keeps its own name there). ``tier`` is the dearest of them, `memory` if none was looked up (a module
     load alone). ``reasons`` says why the call was cold, one line an argument (``n: %16 -> ==1``). ``error`` is the
-    exception's type name if the call raised.
+    exception's type name if the call raised. ``trace`` is the sampled trace and span in which it began, in hex.
     """
 
     kernel: str
@@ -154,6 +154,7 @@ class ColdCall:
     thread: int = 0
     background: bool = False
     after_ready: bool = False
+    trace: tuple[str, str] | None = None
 
     @property
     def wall_ns(self) -> int:
@@ -180,6 +181,7 @@ class RequestCost:
     """One finished request: when it lived, when tokens came, and how much of its life a stall covered.
 
     ``before`` and ``after`` split the exposure at the first token; without a first token all of it is ``before``.
+    ``trace`` is the sampled trace and span that it belongs to, in hex.
     """
 
     id: str
@@ -192,6 +194,7 @@ class RequestCost:
     before: Exposure = field(default_factory=Exposure)
     after: Exposure = field(default_factory=Exposure)
     error: str | None = None
+    trace: tuple[str, str] | None = None
 
     @property
     def ttft_ns(self) -> int | None:

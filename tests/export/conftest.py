@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,15 @@ class Prometheus:
             for found in answer["data"]["result"]
         }
 
+    def query_exemplars(self, promql: str) -> list[dict[str, Any]]:
+        """The exemplars of the last minute, each with the labels of its ``series``."""
+        now = time.time()
+        query = urllib.parse.urlencode({"query": promql, "start": now - 60, "end": now + 60})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query_exemplars?{query}", timeout=10) as response:
+            answer = json.load(response)
+        assert answer["status"] == "success"
+        return [{"series": found["seriesLabels"], **one} for found in answer["data"] for one in found["exemplars"]]
+
     def wait_for(
         self, promql: str, expected: Mapping[tuple[tuple[str, str], ...], float] | Callable[[Result], bool]
     ) -> Result:
@@ -109,6 +119,7 @@ def prometheus_server(tmp_path: Path) -> Iterator[Callable[[Sequence[str]], Prom
                         f"--config.file={folder / 'prometheus.yml'}",
                         f"--storage.tsdb.path={folder / 'data'}",
                         f"--web.listen-address=127.0.0.1:{port}",
+                        "--enable-feature=exemplar-storage",
                     ],
                     stdout=log,
                     stderr=log,

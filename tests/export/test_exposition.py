@@ -12,12 +12,24 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from tritonprobe.export import exposition
 from tritonprobe.export.prometheus import Collector
 from tritonprobe.ledger import METRICS, Metric, Readable
-from tritonprobe.ledger.store import Family, HistogramSample, Sample
+from tritonprobe.ledger.store import Exemplar, Family, HistogramSample, Sample, Traced
 
 LABEL = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
     ["a\\b", 'a"b', "a\nb", "50%", "%s"]
 )
 NUMBER = st.floats() | st.integers(0, 10**12).map(float)
+
+
+TRACED = st.none() | st.builds(
+    Traced,
+    value=st.floats(min_value=0) | st.sampled_from(sorted({bound for metric in METRICS for bound in metric.bounds})),
+    unix_ns=st.integers(0, 2**62),
+    exemplar=st.builds(
+        Exemplar,
+        trace_id=st.integers(1, 2**128 - 1).map("{:032x}".format),
+        span_id=st.integers(1, 2**64 - 1).map("{:016x}".format),
+    ),
+)
 
 
 class Fixed:
@@ -46,7 +58,8 @@ def sample(metric: Metric, labels: tuple[str, ...]) -> st.SearchStrategy[Sample 
         return NUMBER.map(lambda value: Sample(labels, value))
     counts = st.lists(st.integers(0, 10**9).map(float), min_size=metric.slots - 1, max_size=metric.slots - 1)
     sums = st.floats(allow_nan=False, allow_infinity=False)
-    return st.tuples(counts, sums).map(lambda pair: HistogramSample(labels, tuple(pair[0]), pair[1]))
+    exemplars = TRACED if metric.kind == "histogram" else st.none()
+    return st.builds(HistogramSample, st.just(labels), counts.map(tuple), sums, exemplars)
 
 
 @given(families())

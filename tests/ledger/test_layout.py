@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tritonprobe.ledger.layout import (
     BY_ID,
     COUNT_AT,
+    EXEMPLAR_SLOTS,
     FORMAT,
     PAGE,
     Base,
@@ -21,14 +23,17 @@ from tritonprobe.ledger.layout import (
     Sum,
     base_generation,
     pack_base,
+    pack_exemplar,
     pack_header,
     pack_record,
     schema_id,
     unpack_base,
+    unpack_exemplar,
     unpack_header,
     unpack_records,
 )
 from tritonprobe.ledger.schema import METRICS, TTFT, Metric
+from tritonprobe.ledger.store import Exemplar, Traced
 
 u32 = st.integers(0, 2**32 - 1)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -42,7 +47,23 @@ headers = st.builds(
 )
 records = st.builds(Record, schema_id=u32, first=u32, slots=u32, labels=labels)
 numbers = st.lists(st.floats(allow_nan=False), max_size=4).map(tuple)
-sums = st.builds(Sum, schema_id=u32, labels=labels, parts=st.lists(numbers, max_size=4).map(tuple))
+exemplars = st.builds(
+    Traced,
+    value=st.floats(min_value=0),
+    unix_ns=st.integers(0, 2**62),
+    exemplar=st.builds(
+        Exemplar,
+        trace_id=st.integers(1, 2**128 - 1).map("{:032x}".format),
+        span_id=st.integers(1, 2**64 - 1).map("{:016x}".format),
+    ),
+)
+sums = st.builds(
+    Sum,
+    schema_id=u32,
+    labels=labels,
+    parts=st.lists(numbers, max_size=4).map(tuple),
+    traced=st.none() | exemplars,
+)
 uuids = st.binary(min_size=16, max_size=16)
 bases = st.builds(
     Base, generation=uuids, folded=st.lists(uuids, max_size=5).map(tuple), sums=st.lists(sums, max_size=5).map(tuple)
@@ -70,6 +91,53 @@ def test_a_base_comes_back(base: Base) -> None:
     data = pack_base(base)
     assert unpack_base(data) == base
     assert base_generation(data) == base.generation
+
+
+@given(exemplars)
+def test_an_exemplar_comes_back(traced: Traced) -> None:
+    data = pack_exemplar(traced)
+    assert len(data) == 8 * EXEMPLAR_SLOTS
+    assert unpack_exemplar(data) == traced
+
+
+@given(exemplars, exemplars, st.integers(1, 43))
+def test_an_exemplar_half_written_over_another_is_none(old: Traced, new: Traced, written: int) -> None:
+    data = pack_exemplar(new)[:written] + pack_exemplar(old)[written:]
+    assume(data not in (pack_exemplar(old), pack_exemplar(new)))
+    assert unpack_exemplar(data) is None
+
+
+@given(exemplars, st.integers(0, 43), st.integers(1, 255))
+def test_no_flipped_byte_of_an_exemplar_goes_unnoticed(traced: Traced, at: int, flip: int) -> None:
+    data = bytearray(pack_exemplar(traced))
+    data[at] ^= flip
+    assert unpack_exemplar(bytes(data)) is None
+
+
+@given(st.binary(min_size=8 * EXEMPLAR_SLOTS, max_size=8 * EXEMPLAR_SLOTS))
+@example(bytes(8 * EXEMPLAR_SLOTS))
+def test_any_bytes_may_stand_in_place_of_an_exemplar(data: bytes) -> None:
+    assert unpack_exemplar(data) is None
+
+
+def test_an_exemplar_without_a_trace_is_none_even_if_its_checksum_is_right() -> None:
+    data = bytes(40)
+    assert unpack_exemplar(data + struct.pack("=I4x", zlib.crc32(data))) is None
+
+
+@pytest.mark.parametrize(
+    ("trace_id", "span_id"),
+    [
+        ("0" * 32, "1" * 16),
+        ("1" * 32, "0" * 16),
+        ("A" * 32, "1" * 16),
+        ("1" * 31, "1" * 16),
+        ("1" * 32, "1" * 16 + "\n"),
+    ],
+)
+def test_what_is_no_id_of_w3c_makes_no_exemplar(trace_id: str, span_id: str) -> None:
+    with pytest.raises(ValueError, match="no ids of a trace and a span"):
+        Exemplar(trace_id, span_id)
 
 
 def test_parts_of_a_file_do_not_overlap_and_slots_are_aligned() -> None:
@@ -104,7 +172,7 @@ def test_foreign_bytes_are_named(data: bytes) -> None:
 def test_another_format_is_named_with_its_number(version: int, age: str) -> None:
     data = page(Header(bytes(16), 1, 1, Plan(1 << 20)))
     other = data[:8] + struct.pack("=I", version) + data[12:]
-    with pytest.raises(FormatError, match=rf"written by {age} tritonprobe: its format is {version}, this one reads 1"):
+    with pytest.raises(FormatError, match=f"by {age} tritonprobe: its format is {version}, this one reads {FORMAT}"):
         unpack_header(other)
     base = pack_base(Base(bytes(16), (), ()))
     with pytest.raises(FormatError, match=rf"its format is {version}"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritonprobe.bus import Bus
-from tritonprobe.ledger import HistogramSample, MemoryLedger, Recorder, Sample, schema
+from tritonprobe.ledger import Exemplar, HistogramSample, MemoryLedger, Recorder, Sample, schema
 from tritonprobe.model import ColdCall, Exposure, LaunchError, Lookup, RequestCost, Trial, Tuning
 from tritonprobe.settings import Settings
 
@@ -169,6 +169,27 @@ def test_a_requests_times_and_the_stall_it_stood_behind() -> None:
         ("before_first_token", "queued"): (1, 1.0),
         ("after_first_token", "in_batch"): (1, 0.0),  # measured, and nothing
         ("after_first_token", "queued"): (1, 0.25),
+    }
+
+
+TRACE = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+
+
+def test_a_traced_event_leaves_its_trace_on_its_times() -> None:
+    recorded = Recorded()
+    recorded.bus.publish(cold_call(trace=TRACE))
+    recorded.bus.publish(request(trace=TRACE))
+    recorded.bus.publish(request())
+    exemplars = {
+        family.metric.name: (s.traced.value, s.traced.exemplar)
+        for family in recorded.ledger.collect()
+        for s in family.samples
+        if isinstance(s, HistogramSample) and s.traced is not None
+    }
+    assert exemplars == {
+        "cold_call_seconds": (0.04, Exemplar(*TRACE)),
+        "time_to_first_token_seconds": (2.0, Exemplar(*TRACE)),
+        "time_per_output_token_seconds": (1.0, Exemplar(*TRACE)),
     }
 
 

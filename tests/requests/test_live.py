@@ -12,6 +12,9 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from tritonprobe.bus import Bus
 from tritonprobe.model import Event, Exposure, RequestCost
@@ -481,3 +484,44 @@ def test_many_threads_share_requests_steps_and_stalls():
     assert errors == []
     assert requests._live == {}
     assert requests._steps == {}
+
+
+# Whose trace it is
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+@contextmanager
+def span() -> Iterator[tuple[str, str]]:
+    with TracerProvider(sampler=ALWAYS_ON).get_tracer("tests").start_as_current_span("serve") as started:
+        context = started.get_span_context()
+        yield trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
+
+
+def test_a_request_belongs_to_the_span_in_which_it_was_made(server: Server):
+    with span() as current:
+        traced = server.requests.request("traced")
+    server.requests.request("untraced").finish()
+    traced.finish()
+    assert [(cost.id, cost.trace) for cost in server.finished] == [("untraced", None), ("traced", current)]
+
+
+def test_a_traceparent_says_more_than_the_current_span(server: Server):
+    with span():
+        server.requests.request(traceparent=f"00-{TRACE}-{SPAN}-01").finish()
+        server.requests.request(traceparent=f"00-{TRACE}-{SPAN}-00").finish()  # whoever sent it does not sample it
+    assert [cost.trace for cost in server.finished] == [(TRACE, SPAN), None]
+    assert server.errors == []
+
+
+def test_a_malformed_traceparent_is_counted_each_time_and_logged_once(server: Server, caplog):
+    with caplog.at_level(logging.WARNING), span() as current:
+        for header in ("00-xyz", "", "x" * 10_000):
+            server.requests.request(traceparent=header).finish()
+    assert [cost.trace for cost in server.finished] == [current] * 3
+    assert server.errors == ["requests"] * 3
+    (told,) = caplog.messages
+    assert told == (
+        "tritonprobe: a request's trace is not a W3C traceparent: '00-xyz'; the request has the current span's, if any "
+        "(said once, counted in errors_total)"
+    )

@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from tritonprobe.model import OTHER, ColdCall, Lookup, Mode, Tier, Variant
+from tritonprobe.tracing import current_trace
 
 now = time.monotonic_ns
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,6 +56,7 @@ class OpenCall:
         "stack",
         "start",
         "tier",
+        "trace",
         "trial_error",
         "unix",
         "variant",
@@ -63,6 +65,7 @@ class OpenCall:
     def __init__(self, kernel: str, mode: Mode, frame: FrameType | None) -> None:
         self.start = now()
         self.unix = time.time_ns()
+        self.trace = current_trace()
         self.kernel = kernel
         self.mode = mode
         self.frame = frame
@@ -137,6 +140,7 @@ class OpenCall:
             tuning=None if self.session is None else self.session.result(),
             error=self.error,
             thread=threading.get_ident(),
+            trace=self.trace,
         )
 
 

@@ -7,13 +7,14 @@ is about.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
 from prometheus_client import utils
 
 from tritonprobe.ledger.schema import PREFIX, Metric
-from tritonprobe.ledger.store import Family, HistogramSample, Labels
+from tritonprobe.ledger.store import Family, HistogramSample, Labels, Traced
 
 go_string: Callable[[float], str] = utils.floatToGoString  # untyped there
 _LABEL = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -21,16 +22,17 @@ _HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 def text(families: Iterable[Family]) -> bytes:
-    """The text format 0.0.4."""
-    return "".join(part for family in families for part in _family(family, _text_head)).encode()
+    """The text format 0.0.4, which has no exemplars."""
+    return "".join(part for family in families for part in _family(family, _text_head, exemplars=False)).encode()
 
 
 def openmetrics(families: Iterable[Family]) -> bytes:
     """OpenMetrics 1.0."""
-    return ("".join(part for family in families for part in _family(family, _openmetrics_head)) + "# EOF\n").encode()
+    parts = (part for family in families for part in _family(family, _openmetrics_head, exemplars=True))
+    return ("".join(parts) + "# EOF\n").encode()
 
 
-def _family(family: Family, head: Callable[[Metric, str], str]) -> Iterator[str]:
+def _family(family: Family, head: Callable[[Metric, str], str], *, exemplars: bool) -> Iterator[str]:
     metric = family.metric
     name = PREFIX + metric.name
     yield head(metric, name)
@@ -39,7 +41,7 @@ def _family(family: Family, head: Callable[[Metric, str], str]) -> Iterator[str]
     for sample in family.samples:
         labels = labelled(sample.labels)
         if isinstance(sample, HistogramSample):
-            yield from _histogram(metric, name, sample, edges)
+            yield from _histogram(metric, name, sample, edges, sample.traced if exemplars else None)
         else:
             yield f"{name}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}\n"
 
@@ -66,17 +68,27 @@ def _labels_of(metric: Metric, extra: str = "") -> Callable[[Labels], str]:
     return labels
 
 
-def _histogram(metric: Metric, name: str, sample: HistogramSample, edges: list[str]) -> Iterator[str]:
+def _histogram(
+    metric: Metric, name: str, sample: HistogramSample, edges: list[str], traced: Traced | None
+) -> Iterator[str]:
     counts = list(accumulate(sample.counts))
     # A `%` of a label's own must come through the edges' formatting.
     bucket = _labels_of(metric, "le")(tuple(value.replace("%", "%%") for value in sample.labels))
     line = f"{name}_bucket{{{bucket}}} "
-    for edge, count in zip(edges, counts, strict=True):
-        yield f"{line % edge}{_number(count)}\n"
+    buckets = [f"{line % edge}{_number(count)}" for edge, count in zip(edges, counts, strict=True)]
+    if traced is not None:
+        buckets[bisect_left(metric.bounds, traced.value)] += _exemplar(traced)
+    yield "\n".join(buckets) + "\n"
     labels = _labels_of(metric)(sample.labels)
     shown = f"{{{labels}}}" if labels else ""
     yield f"{name}_count{shown} {_number(counts[-1])}\n"
     yield f"{name}_sum{shown} {_number(sample.sum)}\n"
+
+
+def _exemplar(traced: Traced) -> str:
+    ids = traced.exemplar
+    labels = f'span_id="{ids.span_id}",trace_id="{ids.trace_id}"'
+    return f" # {{{labels}}} {go_string(traced.value)} {traced.unix_ns / 1e9}"
 
 
 def _escaped(value: str) -> str:

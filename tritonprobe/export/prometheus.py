@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import core as client
 
 from tritonprobe.export import exposition
-from tritonprobe.ledger import METRICS, Family, HistogramSample, Metric, Readable
+from tritonprobe.ledger import METRICS, Family, HistogramSample, Metric, Readable, Traced
 from tritonprobe.ledger.schema import PREFIX
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -83,9 +85,17 @@ def _histogram(family: Family) -> client.Metric:
     edges = [*(str(float(bound)) for bound in metric.bounds), "+Inf"]
     for sample in family.samples:
         if isinstance(sample, HistogramSample):
-            buckets = list(zip(edges, accumulate(sample.counts), strict=True))
+            buckets: list[tuple[Any, ...]] = list(zip(edges, accumulate(sample.counts), strict=True))
+            if sample.traced is not None:
+                place = bisect_left(metric.bounds, sample.traced.value)
+                buckets[place] = (*buckets[place], _exemplar(sample.traced))
             found.add_metric(sample.labels, buckets, sample.sum)
     return found
+
+
+def _exemplar(traced: Traced) -> client.Exemplar:
+    ids = traced.exemplar
+    return client.Exemplar({"trace_id": ids.trace_id, "span_id": ids.span_id}, traced.value, traced.unix_ns / 1e9)
 
 
 _FILL: dict[str, Callable[[Family], client.Metric]] = {

@@ -11,12 +11,13 @@ from tritonprobe.ledger.memory import MemoryLedger
 from tritonprobe.ledger.merge import DirectoryReader
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import METRICS, Metric
-from tritonprobe.ledger.store import Cell, Family, HistogramSample, Ledger, Readable, Sample
+from tritonprobe.ledger.store import Cell, Exemplar, Family, HistogramSample, Ledger, Readable, Sample, Traced
 
 __all__ = [
     "METRICS",
     "Cell",
     "DirectoryReader",
+    "Exemplar",
     "Family",
     "FileLedger",
     "HistogramSample",
@@ -26,5 +27,6 @@ __all__ = [
     "Readable",
     "Recorder",
     "Sample",
+    "Traced",
     "open_ledger",
 ]

@@ -36,6 +36,8 @@ from tritonprobe.ledger.layout import (
     Header,
     Plan,
     Record,
+    exemplar_slots,
+    pack_exemplar,
     pack_header,
     pack_record,
     schema_id,
@@ -44,7 +46,7 @@ from tritonprobe.ledger.memory import MemoryLedger
 from tritonprobe.ledger.merge import DirectoryReader
 from tritonprobe.ledger.region import Region
 from tritonprobe.ledger.schema import ERRORS, METRICS, Metric
-from tritonprobe.ledger.store import Labels, Readable, Slots
+from tritonprobe.ledger.store import Labels, Readable, Slots, Traced
 
 log = logging.getLogger("tritonprobe")
 
@@ -88,6 +90,7 @@ class FileLedger(MemoryLedger):
         # finds all of it or none.
         self._end = (0, self._plan.index_at, 0)
         self._absent: dict[tuple[str, Labels], Slots] = {}  # series taken away, whose slots hold NaN
+        self._exemplars: dict[tuple[str, Labels], memoryview[int]] = {}  # where a histogram's is written
         self._making = False
         self._late: list[tuple[Metric, Labels]] = []
         self._handle: _Handle | None = None
@@ -110,6 +113,7 @@ class FileLedger(MemoryLedger):
         """In a forked child: the parent's file is the parent's again, and all numbers start at 0."""
         super().after_fork()
         self._memory_tier = MemoryTier()
+        self._traced.clear()
         self._making = False
         for metric in METRICS:
             for labels, slots in list(self._series[metric.name].items()):
@@ -214,15 +218,25 @@ class FileLedger(MemoryLedger):
             kept[0] = first
             return kept
         count, end, used = self._end
-        record = pack_record(Record(schema_id(metric), used, metric.slots, labels))
-        if not self._fits(len(record), metric.slots, 1.0):
+        first_slot = used + exemplar_slots(metric)
+        after = first_slot + metric.slots
+        record = pack_record(Record(schema_id(metric), first_slot, metric.slots, labels))
+        if not self._fits(len(record), after - used, 1.0):
             return super()._make(metric, labels, first)  # not even `other` has a place; this process alone sees it
-        slots = self._slots[used : used + metric.slots]
+        slots = self._slots[first_slot:after]
         slots[0] = first
         self._region.view[end : end + len(record)] = record
         self._count[0] = count + 1
-        self._end = (count + 1, end + len(record), used + metric.slots)
+        self._end = (count + 1, end + len(record), after)
+        if first_slot > used:  # only now: a child forked before may give these slots to another series
+            self._exemplars[metric.name, labels] = self._region.view[PAGE + 8 * used : PAGE + 8 * first_slot]
         return slots
+
+    def _keep(self, metric: Metric, labels: Labels, traced: Traced) -> None:
+        super()._keep(metric, labels, traced)
+        place = self._exemplars.get((metric.name, labels))
+        if place is not None:
+            place[:] = pack_exemplar(traced)
 
     def _remove(self, metric: Metric, labels: Labels) -> Slots | None:
         slots = super()._remove(metric, labels)
@@ -237,7 +251,8 @@ class FileLedger(MemoryLedger):
         if (metric.name, labels) in self._absent:
             return False
         # The last eighth is for what must always exist: `other`, and what the schema creates from the start.
-        return not self._fits(len(pack_record(Record(0, 0, metric.slots, labels))), metric.slots, 7 / 8)
+        slots = exemplar_slots(metric) + metric.slots
+        return not self._fits(len(pack_record(Record(0, 0, metric.slots, labels))), slots, 7 / 8)
 
     def _fits(self, record: int, slots: int, share: float) -> bool:
         _, end, used = self._end

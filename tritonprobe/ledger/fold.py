@@ -1,9 +1,9 @@
 """Folding: the counts of dead processes go into one base file, and their own files go.
 
-Under a lock, and safe against a crash between any two steps: sums and the uuids of the files in them are written to a
-temporary file, synced, renamed over the base; only then are the files removed. A reader leaves out whatever file the
-base names, so that nothing is counted twice or not at all. Gauges die with their process. A file that is damaged, or
-has series that this version does not know, is left alone.
+Under a lock, and safe against a crash between any two steps: sums, exemplars and the uuids of the files in them are
+written to a temporary file, synced, renamed over the base; only then are the files removed. A reader leaves out
+whatever file the base names, so that nothing is counted twice or not at all. Gauges die with their process. A file that
+is damaged, or has series that this version does not know, is left alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import fcntl
 import os
 import threading
 import time
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
@@ -21,6 +22,7 @@ from tritonprobe.ledger.directory import holds, is_locked
 from tritonprobe.ledger.layout import BASE_NAME, SUFFIX, Base, FormatError, Sum, pack_base, schema_id
 from tritonprobe.ledger.memory import overflow
 from tritonprobe.ledger.reading import LedgerFile, ledger_files, opened, read_base
+from tritonprobe.ledger.store import latest
 from tritonprobe.ledger.totals import SUMMED
 
 DEAD_FILES = 64
@@ -77,8 +79,9 @@ def _fold(directory: Path, above: int) -> int:
     return len(dead)
 
 
-def _add_up(base: Base, dead: Iterable[tuple[LedgerFile, list[float]]]) -> tuple[Sum, ...]:
+def _add_up(base: Base, dead: Iterable[tuple[LedgerFile, array[float]]]) -> tuple[Sum, ...]:
     sums = {(kept.schema_id, kept.labels): [list(parts) for parts in kept.parts] for kept in base.sums}
+    traced = {(kept.schema_id, kept.labels): kept.traced for kept in base.sums}
     slots = sum(len(parts) for parts in sums.values())
     for source, values in dead:
         for series in source.series:
@@ -93,10 +96,14 @@ def _add_up(base: Base, dead: Iterable[tuple[LedgerFile, list[float]]]) -> tuple
                 slots += series.metric.slots
             for parts, value in zip(sums[key], numbers, strict=True):
                 parts.append(value)
-    return tuple(Sum(*key, tuple(tuple(exact(numbers)) for numbers in parts)) for key, parts in sums.items())
+            if series.metric.kind == "histogram":
+                traced[key] = latest(traced.get(key), series.traced(values))
+    return tuple(
+        Sum(*key, tuple(tuple(exact(numbers)) for numbers in parts), traced.get(key)) for key, parts in sums.items()
+    )
 
 
-def _dead(path: Path) -> tuple[LedgerFile, list[float]] | None:
+def _dead(path: Path) -> tuple[LedgerFile, array[float]] | None:
     """A file that nobody will write to again, and its last values; None if it is not one that can be folded."""
     file = LedgerFile(path)
     try:

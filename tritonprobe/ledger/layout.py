@@ -7,9 +7,13 @@ A ledger file has a fixed size and three parts: one page of header, the slots, t
     4096     slots: float64, aligned
     ...      index records: length, checksum, schema id, first slot, number of slots, label values
 
+The six slots before a histogram's first hold its latest exemplar: value, Unix time, trace, span, checksum. It is not
+stored at once, so a reader may find it half written; then the checksum fails, and it is omitted. It lies before the
+numbers because those are written first and read last: who finds an exemplar finds its bucket counted.
+
 A base is written once and read whole: magic, format, checksum of the rest, a random generation, the uuids of the files
-that are in it, and each series' sums. A sum is kept exactly, as the few float64 that add up to it: rounded, it could
-make a counter fall by its last bit when a file is folded, which Prometheus takes for a restart.
+that are in it, and each series' sums and exemplar. A sum is kept exactly, as the few float64 that add up to it:
+rounded, it could make a counter fall by its last bit when a file is folded, which Prometheus takes for a restart.
 
 Bytes are in the machine's own order, as slots are: a ledger never leaves it. Whatever is wrong is a FormatError.
 """
@@ -22,11 +26,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tritonprobe.ledger.schema import METRICS, Metric
-from tritonprobe.ledger.store import Labels
+from tritonprobe.ledger.store import Exemplar, Labels, Traced
 
 MAGIC = b"TPLEDGER"
 BASE_MAGIC = b"TPLBASE\0"
-FORMAT = 1
+FORMAT = 2  # 1 had no exemplars
 PAGE = 4096
 COUNT_AT = 128
 SUFFIX = ".tpl"
@@ -37,6 +41,9 @@ _RECORD = struct.Struct("=IIIIIH")
 _BASE = struct.Struct("=8sII16sII")
 _COUNT = struct.Struct("=Q")
 _SHORT = struct.Struct("=H")
+_EXEMPLAR = struct.Struct("=dq16s8sI4x")
+_EXEMPLAR_SEALED = 40  # the bytes before its checksum
+EXEMPLAR_SLOTS = _EXEMPLAR.size // 8
 _LEAD = 16  # magic, format, checksum: what stands before the bytes that a checksum covers
 
 
@@ -86,6 +93,7 @@ class Sum:
     schema_id: int
     labels: Labels
     parts: tuple[tuple[float, ...], ...]
+    traced: Traced | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,11 @@ class Base:
 def schema_id(metric: Metric) -> int:
     """What a record calls its metric: with another kind, label or bound it has another id, and is not added up."""
     return zlib.crc32(repr((metric.name, metric.kind, metric.labels, metric.bounds)).encode())
+
+
+def exemplar_slots(metric: Metric) -> int:
+    """How many slots lie before a series' own, for its exemplar."""
+    return EXEMPLAR_SLOTS if metric.kind == "histogram" else 0
 
 
 BY_ID: dict[int, Metric] = {schema_id(metric): metric for metric in METRICS}
@@ -146,6 +159,23 @@ def unpack_records(data: memoryview | bytes, count: int) -> tuple[list[Record], 
     return found, at, None
 
 
+def pack_exemplar(traced: Traced) -> bytes:
+    trace, span = bytes.fromhex(traced.exemplar.trace_id), bytes.fromhex(traced.exemplar.span_id)
+    data = _EXEMPLAR.pack(traced.value, traced.unix_ns, trace, span, 0)
+    return data[:_EXEMPLAR_SEALED] + struct.pack("=I4x", zlib.crc32(data[:_EXEMPLAR_SEALED]))
+
+
+def unpack_exemplar(data: bytes) -> Traced | None:
+    """None for what is no exemplar: none was written yet, or another one is being written right now."""
+    value, unix_ns, trace, span, checksum = _EXEMPLAR.unpack(data)
+    if checksum != zlib.crc32(data[:_EXEMPLAR_SEALED]):
+        return None
+    try:
+        return Traced(value, unix_ns, Exemplar(trace.hex(), span.hex()))
+    except ValueError:
+        return None
+
+
 def pack_base(base: Base) -> bytes:
     pieces = [_BASE.pack(BASE_MAGIC, FORMAT, 0, base.generation, len(base.folded), len(base.sums)), *base.folded]
     for found in base.sums:
@@ -153,6 +183,8 @@ def pack_base(base: Base) -> bytes:
         for parts in found.parts:
             pieces.append(_SHORT.pack(len(parts)))
             pieces.append(struct.pack(f"={len(parts)}d", *parts))
+        exemplars = [] if found.traced is None else [pack_exemplar(found.traced)]
+        pieces += [_SHORT.pack(len(exemplars)), *exemplars]
     return _sealed(b"".join(pieces))
 
 
@@ -179,7 +211,8 @@ def unpack_base(data: bytes) -> Base:
             except struct.error:
                 raise FormatError("damaged: a sum is cut short") from None
             at += 2 + 8 * n
-        sums.append(Sum(record.schema_id, record.labels, tuple(parts)))
+        traced, at = _base_exemplar(data, at)
+        sums.append(Sum(record.schema_id, record.labels, tuple(parts), traced))
     return Base(generation, folded, tuple(sums))
 
 
@@ -188,6 +221,16 @@ def base_generation(data: bytes) -> bytes:
     if len(data) < _BASE.size:
         raise FormatError("cut short: it has no whole header")
     return bytes(_BASE.unpack_from(data)[3])
+
+
+def _base_exemplar(data: bytes, at: int) -> tuple[Traced | None, int]:
+    """The exemplar of a sum, if it has one, and where the next sum begins."""
+    try:
+        (there,) = _SHORT.unpack_from(data, at)
+        end = at + 2 + there * _EXEMPLAR.size
+        return (unpack_exemplar(data[at + 2 : end]) if there else None), end
+    except struct.error:
+        raise FormatError("damaged: an exemplar is cut short") from None
 
 
 def _record(data: memoryview | bytes, at: int) -> tuple[Record, int]:

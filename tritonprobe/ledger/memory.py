@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from bisect import bisect_left
 from collections.abc import Iterator
 
 from tritonprobe.ledger.derive import MEMORY, MemoryTier, Readings
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, LOOKUPS, METRICS, SERIES_DROPPED, Metric
-from tritonprobe.ledger.store import Cell, Family, HistogramSample, Labels, Sample, Slots
+from tritonprobe.ledger.store import Cell, Exemplar, Family, HistogramSample, Labels, Sample, Slots, Traced
 from tritonprobe.model import OTHER
 
 MAX_LABEL = 256
@@ -37,6 +38,7 @@ class MemoryLedger:
         # Reentrant: a finalizer may run inside the lock, on the same thread, and count something.
         self._lock = threading.RLock()
         self._series: dict[str, dict[Labels, Slots]] = {metric.name: {} for metric in METRICS}
+        self._traced: dict[tuple[str, Labels], Traced] = {}
         self._turned_away: set[tuple[str, Labels]] = set()
         self._memory_tier = MemoryTier()
         for metric in METRICS:
@@ -59,12 +61,16 @@ class MemoryLedger:
         with self._lock:
             self._remove(metric, clean(labels))
 
-    def observe(self, metric: Metric, labels: Labels, value: float) -> None:
+    def observe(self, metric: Metric, labels: Labels, value: float, exemplar: Exemplar | None = None) -> None:
         if not value >= 0:
             raise ValueError(f"{metric.name} cannot take {value}: its sum would fall")
         slots = self._open(metric, labels)
         slots[bisect_left(metric.bounds, value)] += 1
         slots[-1] += value
+        if exemplar is not None:
+            with self._lock:
+                # After the numbers: whoever reads it first finds its bucket counted.
+                self._keep(metric, self._counted_under(metric, labels), Traced(value, time.time_ns(), exemplar))
 
     def collect(self) -> Iterator[Family]:
         families: dict[str, list[Sample | HistogramSample]] = {}
@@ -73,8 +79,9 @@ class MemoryLedger:
             with self._lock:
                 series = list(self._series[metric.name].items())
             if metric.kind == "histogram":
-                copies = [(labels, tuple(slots)) for labels, slots in series]
-                families[metric.name] = [HistogramSample(labels, s[:-1], s[-1]) for labels, s in copies]
+                traced = self._traced.get  # before the slots, see `observe`
+                copies = [(labels, traced((metric.name, labels)), tuple(slots)) for labels, slots in series]
+                families[metric.name] = [HistogramSample(labels, s[:-1], s[-1], t) for labels, t, s in copies]
             else:
                 readings[metric.name] = [Sample(labels, slots[0]) for labels, slots in series]
                 families[metric.name] = [*readings[metric.name]]
@@ -98,7 +105,17 @@ class MemoryLedger:
         del labels  # for ledgers that write them down
         return [first, *[0.0] * (metric.slots - 1)]
 
+    def _keep(self, metric: Metric, labels: Labels, traced: Traced) -> None:
+        """Keeps what is now the latest traced observation of a series. Under the lock."""
+        self._traced[metric.name, labels] = traced
+
+    def _counted_under(self, metric: Metric, labels: Labels) -> Labels:
+        """The labels of the series that `_open` gives for `labels`: these, or those that a bound put in their place."""
+        labels = clean(labels)
+        return labels if labels in self._series[metric.name] else overflow(metric, labels)
+
     def _remove(self, metric: Metric, labels: Labels) -> Slots | None:
+        self._traced.pop((metric.name, labels), None)
         found = self._series[metric.name].pop(labels, None)
         if found is not None:
             self._used -= metric.cost

@@ -2,16 +2,15 @@
 
 Counters and histograms are added up over every process there has been; gauges over those that live, by their metric's
 rule. No counter falls between two readings, whatever dies, forks or folds meanwhile: sums are exact (rounded once, at
-the end), and a reading during which the base changed is made again. What cannot be read is named and left out.
-
-Exemplars are not kept yet.
+the end), and a reading during which the base changed is made again. What cannot be read is named and left out. Of the
+exemplars of a series the latest is shown, whoever left it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import fsum, isfinite
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from tritonprobe.ledger.layout import BASE_NAME, FormatError
 from tritonprobe.ledger.memory import MemoryLedger
 from tritonprobe.ledger.reading import EMPTY_BASE, generation, ledger_files, read_base
 from tritonprobe.ledger.schema import ERRORS, METRICS, SERIES_DROPPED, Merge, Metric
-from tritonprobe.ledger.store import Family, Labels
+from tritonprobe.ledger.store import Family, Labels, Traced, latest
 from tritonprobe.ledger.totals import BaseSource, FileSource, Numbers, Totals
 
 log = logging.getLogger("tritonprobe")
@@ -135,11 +134,17 @@ class _Shown(MemoryLedger):
             totals = read()
             if totals is not None:
                 self._processes = totals.in_progress
+                self._traced.clear()
                 for metric in METRICS:
-                    self._fill(metric, self._with_own(metric, totals.series[metric.name]))
+                    self._fill(metric, self._with_own(metric, totals.series[metric.name]), totals.traced)
             return list(self.collect())
 
-    def _fill(self, metric: Metric, series: dict[Labels, list[Numbers]]) -> None:
+    def _fill(
+        self,
+        metric: Metric,
+        series: dict[Labels, list[Numbers]],
+        traced: Mapping[tuple[str, Labels], Traced | None],
+    ) -> None:
         gathered: dict[int, list[Numbers]] = {}
         for labels, found in series.items():
             slots = [_finite(numbers) for numbers in found]
@@ -148,6 +153,8 @@ class _Shown(MemoryLedger):
             place = id(self._open(metric, labels))
             before = gathered.get(place)  # `other`, of several
             gathered[place] = slots if before is None else [[*a, *b] for a, b in zip(before, slots, strict=True)]
+            if (found_there := traced.get((metric.name, labels))) is not None:
+                self._keep(metric, self._counted_under(metric, labels), found_there)
         rule: Rule = _GAUGES[metric.merge] if metric.kind == "gauge" else max if metric.kind == "info" else fsum
         for labels, shown in list(self._series[metric.name].items()):
             if id(shown) in gathered:
@@ -155,6 +162,11 @@ class _Shown(MemoryLedger):
                     shown[i] = numbers[0] if len(numbers) == 1 else rule(numbers)
             elif labels not in metric.created:
                 self._remove(metric, labels)
+
+    def _keep(self, metric: Metric, labels: Labels, traced: Traced) -> None:
+        before = self._traced.get((metric.name, labels))  # `other` has that of several
+        if latest(before, traced) is traced:
+            super()._keep(metric, labels, traced)
 
     def _with_own(self, metric: Metric, series: dict[Labels, list[Numbers]]) -> dict[Labels, list[Numbers]]:
         """Adds what the reader counts itself. Asked in the schema's order: what a reading drops is in that reading."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from tritonprobe.ledger.layout import (
     BASE_NAME,
     BY_ID,
+    EXEMPLAR_SLOTS,
     PAGE,
     SUFFIX,
     Base,
@@ -24,12 +25,14 @@ from tritonprobe.ledger.layout import (
     Header,
     Record,
     base_generation,
+    exemplar_slots,
     unpack_base,
+    unpack_exemplar,
     unpack_header,
     unpack_records,
 )
 from tritonprobe.ledger.schema import Metric
-from tritonprobe.ledger.store import Labels
+from tritonprobe.ledger.store import Labels, Traced
 
 EMPTY_BASE = Base(b"", (), ())
 
@@ -40,6 +43,13 @@ class Series:
     labels: Labels
     first: int
     end: int
+
+    def traced(self, slots: array[float]) -> Traced | None:
+        """The exemplar that stands before this histogram's numbers, unless it was just being written."""
+        at = self.first - EXEMPLAR_SLOTS
+        if not slots[at + 1]:  # its time: none was ever written
+            return None
+        return unpack_exemplar(slots[at : self.first].tobytes())
 
 
 class LedgerFile:
@@ -57,7 +67,7 @@ class LedgerFile:
         self._index_end = 0
         self._top = 0
 
-    def snapshot(self, handle: int) -> list[float]:
+    def snapshot(self, handle: int) -> array[float]:
         """What the slots hold now, after a look for new series. Raises FormatError and OSError."""
         header, count = unpack_header(os.pread(handle, PAGE, 0))
         plan = header.plan
@@ -72,7 +82,7 @@ class LedgerFile:
         slots = array("d", bytes(8 * self._top))
         if os.preadv(handle, [slots], PAGE) < 8 * self._top:
             raise FormatError("cut short while it was read")
-        return slots.tolist()
+        return slots
 
     def _read_index(self, handle: int, count: int) -> None:
         assert self.header is not None
@@ -93,7 +103,11 @@ class LedgerFile:
         end = record.first + record.slots
         if metric is None:
             self.unknown += 1
-        elif record.slots != metric.slots or len(record.labels) != len(metric.labels) or end > self.header.plan.slots:
+        elif (
+            (record.slots, len(record.labels)) != (metric.slots, len(metric.labels))
+            or record.first < exemplar_slots(metric)
+            or end > self.header.plan.slots
+        ):
             self.damage = f"damaged: a record of {metric.name} is not like that metric"
         else:
             self.series.append(Series(metric, record.labels, record.first, end))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.derive import MEMORY
-from tritonprobe.ledger.store import Ledger
+from tritonprobe.ledger.store import Exemplar, Ledger
 from tritonprobe.model import ColdCall, Event, Exposure, LaunchError, RequestCost, Tuning
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.reasons import cause_of
@@ -38,7 +38,7 @@ class Recorder:
 
     def _cold_call(self, call: ColdCall) -> None:
         ledger = self._ledger
-        ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS)
+        ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS, _exemplar(call))
         starting = not self._is_ready()
         for phase, ns in call.phases:
             if ns > 0:
@@ -65,10 +65,11 @@ class Recorder:
         self._ledger.add(schema.AUTOTUNE_CONFIGS, ("pruned",), tuning.pruned)
 
     def _request(self, cost: RequestCost) -> None:
+        exemplar = _exemplar(cost)
         if cost.ttft_ns is not None:
-            self._ledger.observe(schema.TTFT, (cost.model,), cost.ttft_ns / _NS)
+            self._ledger.observe(schema.TTFT, (cost.model,), cost.ttft_ns / _NS, exemplar)
         if cost.tpot_ns is not None:
-            self._ledger.observe(schema.TPOT, (cost.model,), cost.tpot_ns / _NS)
+            self._ledger.observe(schema.TPOT, (cost.model,), cost.tpot_ns / _NS, exemplar)
         self._exposure("before_first_token", cost.before)
         if cost.first_token_ns is not None:
             self._exposure("after_first_token", cost.after)
@@ -80,3 +81,7 @@ class Recorder:
     def _launch_error(self, event: LaunchError) -> None:
         if event.mode == "launch":
             self._ledger.add(schema.LAUNCH_ERRORS, (event.kernel, event.error))
+
+
+def _exemplar(event: ColdCall | RequestCost) -> Exemplar | None:
+    return None if event.trace is None else Exemplar(*event.trace)

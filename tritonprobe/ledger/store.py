@@ -6,6 +6,7 @@ an increment loses nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -30,6 +31,38 @@ class Sample:
     value: float
 
 
+_TRACE_ID = re.compile("(?!0+$)[0-9a-f]{32}")
+_SPAN_ID = re.compile("(?!0+$)[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """The span that an observation was made in, by W3C's ids. Raises ValueError for what is none."""
+
+    trace_id: str
+    span_id: str
+
+    def __post_init__(self) -> None:
+        if not (_TRACE_ID.fullmatch(self.trace_id) and _SPAN_ID.fullmatch(self.span_id)):
+            raise ValueError(f"no ids of a trace and a span in lowercase hex: {self.trace_id!r}, {self.span_id!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """An observation whose span is known: the latest such one is kept with its histogram."""
+
+    value: float
+    unix_ns: int
+    exemplar: Exemplar
+
+
+def latest(one: Traced | None, other: Traced | None) -> Traced | None:
+    """Whichever came last; of one time, the other."""
+    if one is None or (other is not None and other.unix_ns >= one.unix_ns):
+        return other
+    return one
+
+
 @dataclass(frozen=True, slots=True)
 class HistogramSample:
     """``counts`` holds one number a bucket, not cumulated, the last one above every bound."""
@@ -37,6 +70,7 @@ class HistogramSample:
     labels: Labels
     counts: tuple[float, ...]
     sum: float
+    traced: Traced | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,5 +94,5 @@ class Ledger(Readable, Protocol):
     def set(self, metric: Metric, labels: Labels, value: float | None) -> None:
         """Sets a gauge or info series; None removes it (unmeasured is absent)."""
 
-    def observe(self, metric: Metric, labels: Labels, value: float) -> None:
-        """Adds one observation to a histogram. Raises ValueError below zero."""
+    def observe(self, metric: Metric, labels: Labels, value: float, exemplar: Exemplar | None = None) -> None:
+        """Adds one observation to a histogram, which keeps the latest `exemplar`. Raises ValueError below zero."""

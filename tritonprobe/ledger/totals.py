@@ -6,14 +6,15 @@ appends: a scrape of many processes costs some ten nanoseconds a number.
 
 from __future__ import annotations
 
+from array import array
 from math import nan
 from pathlib import Path
 
 from tritonprobe.ledger.directory import holds
 from tritonprobe.ledger.layout import BY_ID, Base
-from tritonprobe.ledger.reading import LedgerFile, opened
+from tritonprobe.ledger.reading import LedgerFile, Series, opened
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, METRICS, Metric
-from tritonprobe.ledger.store import Labels
+from tritonprobe.ledger.store import Labels, Traced, latest
 
 SUMMED = ("counter", "histogram")
 """Kinds that are added up over all processes there have been; the others only tell of those that live."""
@@ -30,6 +31,8 @@ Numbers = list[float]
 class Totals:
     def __init__(self) -> None:
         self.series: dict[str, dict[Labels, list[Numbers]]] = {metric.name: {} for metric in METRICS}
+        self.traced: dict[tuple[str, Labels], Traced | None] = {}
+        """The latest exemplar of each series, of all processes."""
         self.in_progress = 0
         """Processes with a cold call in progress."""
 
@@ -40,9 +43,16 @@ class Totals:
             found = self.series[metric.name][labels] = [[] for _ in range(metric.slots)]
         return found
 
+    def keep(self, metric: Metric, labels: Labels, traced: Traced | None) -> None:
+        """Offers an exemplar; the latest one stays."""
+        if traced is not None:
+            key = (metric.name, labels)
+            self.traced[key] = latest(self.traced.get(key), traced)
+
     def clear(self) -> None:
         """Begins a new reading."""
         self.in_progress = 0
+        self.traced.clear()
         for series in self.series.values():
             for slots in series.values():
                 for numbers in slots:
@@ -73,6 +83,7 @@ class FileSource:
         self._summed: tuple[list[tuple[Numbers, int]], ...] = tuple([] for _ in range(_LOOKS))
         self._living: tuple[list[tuple[Numbers, int]], ...] = tuple([] for _ in range(_LOOKS))
         self._started: list[int] = []
+        self._histograms: list[Series] = []
 
     @property
     def foldable(self) -> bool:
@@ -96,14 +107,18 @@ class FileSource:
             sort[_LOOK[series.metric.name]].extend(place)
             if series.metric is COLD_IN_PROGRESS:
                 self._started.append(series.first)
+            if series.metric.kind == "histogram":
+                self._histograms.append(series)
         self._placed = len(self._file.series)
         for values, summed, living in zip(looks, self._summed, self._living, strict=True):
-            values.extend([nan] * (len(looks[-1]) - len(values)))  # series that came after this look
+            values.extend(array("d", [nan]) * (len(looks[-1]) - len(values)))  # series that came after this look
             for numbers, slot in summed:
                 numbers.append(values[slot])
             if self.alive:
                 for numbers, slot in living:
                     numbers.append(values[slot])
+        for series in self._histograms:
+            totals.keep(series.metric, series.labels, series.traced(looks[_LOOK[series.metric.name]]))
         started = looks[_LOOK[COLD_IN_PROGRESS.name]]
         totals.in_progress += self.alive and any(started[slot] == started[slot] for slot in self._started)
 
@@ -113,8 +128,10 @@ class BaseSource:
 
     def __init__(self, base: Base, totals: Totals) -> None:
         self.generation = base.generation
+        self._totals = totals
         self.folded = {uuid.hex() for uuid in base.folded}
         self._places: list[tuple[Numbers, tuple[float, ...]]] = []
+        self._traced: list[tuple[Metric, Labels, Traced | None]] = []
         self._unknown = 0
         for found in base.sums:
             metric = BY_ID.get(found.schema_id)
@@ -122,6 +139,7 @@ class BaseSource:
                 self._unknown += 1
             else:
                 self._places.extend(zip(totals.of(metric, found.labels), found.parts, strict=True))
+                self._traced.append((metric, found.labels, found.traced))
 
     @property
     def problem(self) -> str | None:
@@ -130,6 +148,8 @@ class BaseSource:
     def add(self) -> None:
         for numbers, parts in self._places:
             numbers.extend(parts)
+        for kept in self._traced:
+            self._totals.keep(*kept)
 
 
 def left_out(series: int) -> str | None:

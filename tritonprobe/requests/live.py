@@ -19,6 +19,7 @@ from tritonprobe.bus import Bus
 from tritonprobe.model import RequestCost
 from tritonprobe.requests.exposure import Interval, coalesce, exposure, intersection, union
 from tritonprobe.requests.stalls import OpenStalls, Stalls
+from tritonprobe.tracing import Trace, current_trace, parse_traceparent
 
 log = logging.getLogger("tritonprobe")
 
@@ -35,14 +36,17 @@ class LiveRequest:
 
     __slots__ = (
         "__weakref__", "_end_ns", "_first_ns", "_key", "_lock", "_owner", "_stalled", "_tokens", "_windows",
-        "id", "model", "start_ns", "unix_ns",
+        "id", "model", "start_ns", "trace", "unix_ns",
     )  # fmt: skip
 
-    def __init__(self, owner: Requests, *, key: int, name: str, model: str, start_ns: int, unix_ns: int) -> None:
+    def __init__(
+        self, owner: Requests, *, key: int, name: str, model: str, start_ns: int, unix_ns: int, trace: Trace | None
+    ) -> None:
         self.id = name
         self.model = model
         self.start_ns = start_ns
         self.unix_ns = unix_ns
+        self.trace = trace
         self._owner = owner
         self._key = key
         self._lock = threading.Lock()
@@ -136,8 +140,17 @@ class Requests:
         self._abandoned: deque[int] = deque(maxlen=MAX_LIVE)
         self._said: set[str] = set()
 
-    def request(self, id: str | None = None, model: str = "") -> LiveRequest:  # noqa: A002  # what users call it
-        """A new request, whose clock starts now. Without an `id` it gets a number."""
+    def request(
+        self,
+        id: str | None = None,  # noqa: A002  # what users call it
+        model: str = "",
+        traceparent: str | None = None,
+    ) -> LiveRequest:
+        """A new request, whose clock starts now. Without an `id` it gets a number.
+
+        Its trace is that of the header `traceparent`, without one that of the current OpenTelemetry span; neither if
+        it is not sampled.
+        """
         given_up = 0
         with self._lock:
             while self._abandoned:
@@ -153,8 +166,22 @@ class Requests:
         if crowded:
             self._misuse("crowded", f"more than {MAX_LIVE} requests are alive; the oldest is in no figure")
         name = f"request-{key}" if id is None else str(id)[:MAX_TEXT]
-        unix = self._unix_clock()
-        return LiveRequest(self, key=key, name=name, model=str(model)[:MAX_TEXT], start_ns=start, unix_ns=unix)
+        return LiveRequest(
+            self,
+            key=key,
+            name=name,
+            model=str(model)[:MAX_TEXT],
+            start_ns=start,
+            unix_ns=self._unix_clock(),
+            trace=current_trace() if traceparent is None else self._sent(traceparent),
+        )
+
+    def _sent(self, traceparent: str) -> Trace | None:
+        try:
+            return parse_traceparent(traceparent)
+        except ValueError as error:
+            self._misuse("traceparent", f"a request's trace is {error}; the request has the current span's, if any")
+            return current_trace()
 
     def step(self, batch: Iterable[LiveRequest | tuple[LiveRequest, int]]) -> Step:
         """One engine iteration over `batch`; the thread that runs it is a serving thread from now on.
@@ -220,6 +247,7 @@ class Requests:
             before=before,
             after=after,
             error=None if name is None else str(name)[:MAX_TEXT],
+            trace=request.trace,
         )
 
     def _boil_down(self, request: LiveRequest) -> None:
