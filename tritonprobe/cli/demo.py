@@ -44,7 +44,7 @@ CLASSES = ((1,), (16,), (17,), (16, 17))
 """Prompts sent last, each group alone: Triton compiles apart for 1, for multiples of 16 and for other token counts, and
 which of them the traffic's batches have is a matter of timing. With these, both runs have had all of them."""
 INTRO = (
-    "{requests} requests to a server that nobody warmed up, twice; cold: an empty cache; "
+    "{requests} requests and {classes} short ones, to a server that nobody warmed up, twice; cold: an empty cache; "
     "warm: a fresh process with the cache that the first one left"
 )
 REQUEST_SECONDS = 300.0
@@ -197,7 +197,12 @@ def _report(visits: dict[str, Visit], requests: int, seed: int) -> dict[str, Any
     """The JSON report: how it was made, and both runs as the client and as the server saw them."""
     return {
         "format": 1,
-        "traffic": {"requests": requests, "seed": seed, "source": _trace(requests, seed).source},
+        "traffic": {
+            "requests": requests,
+            "seed": seed,
+            "source": _trace(requests, seed).source,
+            "then_prompts_of": CLASSES,
+        },
         **{
             name: {"started_in": visit.started_in, "client": asdict(visit.summary), "server": visit.report}
             for name, visit in visits.items()
@@ -219,4 +224,6 @@ def _screen(visits: dict[str, Visit]) -> None:
 
     runs = [text.Run(name, v.story, v.summary.ttft, v.summary.tpot) for name, v in visits.items()]
     click.echo(err=True)
-    text.show(runs, text.console(), INTRO.format(requests=visits["cold"].summary.requests))
+    text.show(
+        runs, text.console(), INTRO.format(requests=visits["cold"].summary.requests, classes=sum(map(len, CLASSES)))
+    )
