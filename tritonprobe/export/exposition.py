@@ -18,6 +18,8 @@ from tritonprobe.ledger.store import Family, HistogramSample, Labels, Traced
 
 go_string: Callable[[float], str] = utils.floatToGoString  # untyped there
 _LABEL = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+MAX_KNOWN = 20_000  # series of one metric whose words are remembered
+_known: dict[str, dict[Labels, str]] = {}
 _HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
@@ -36,14 +38,24 @@ def _family(family: Family, head: Callable[[Metric, str], str], *, exemplars: bo
     metric = family.metric
     name = PREFIX + metric.name
     yield head(metric, name)
+    if metric.kind == "histogram":
+        edges = [go_string(float(bound)) for bound in metric.bounds] + ["+Inf"]
+        for sample in family.samples:
+            if isinstance(sample, HistogramSample):
+                yield from _histogram(metric, name, sample, edges, sample.traced if exemplars else None)
+        return
+    # A series is written with the same words in every scrape; they are remembered.
+    known = _known.setdefault(name, {})
+    if len(known) > MAX_KNOWN:
+        known.clear()
     labelled = _labels_of(metric)
-    edges = [go_string(float(bound)) for bound in metric.bounds] + ["+Inf"]
     for sample in family.samples:
-        labels = labelled(sample.labels)
-        if isinstance(sample, HistogramSample):
-            yield from _histogram(metric, name, sample, edges, sample.traced if exemplars else None)
-        else:
-            yield f"{name}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}\n"
+        if not isinstance(sample, HistogramSample):
+            words = known.get(sample.labels)
+            if words is None:
+                labels = labelled(sample.labels)
+                words = known[sample.labels] = f"{name}{f'{{{labels}}}' if labels else ''} "
+            yield f"{words}{_number(sample.value)}\n"
 
 
 def _text_head(metric: Metric, name: str) -> str:
