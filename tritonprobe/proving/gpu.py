@@ -1,0 +1,93 @@
+"""What GPU times cost and how good they are: launches, replays, attribution, and the clock as an autotuner's.
+
+Each part runs in a process of its own (`gpu_child`), for CUPTI stays loaded once it is. This module knows no CUDA.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tritonprobe.proving.intervals import Interval, differences, interval, ratios
+from tritonprobe.proving.processes import MeasuringError, Say, ask, environment
+
+PARTS = ("launches", "others", "graph", "exact", "tuner")
+LAUNCH_RATIO, REPLAY_RATIO = 1.03, 1.013
+"""What windows may cost at most by default: a launch against an unprobed one, and a replay of 100 tiny kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    parts: Mapping[str, Any]
+    failed: Mapping[str, str]
+    made: Mapping[str, Any]
+    seed: int
+
+    def compared(self) -> dict[str, tuple[Interval, Interval]]:
+        """By what was compared: the difference in microseconds, and the ratio."""
+        found = {}
+        for part in ("launches", "others", "graph"):
+            for name, pairs in self.parts.get(part, {}).get("pairs", {}).items():
+                if isinstance(pairs, dict):
+                    found[f"{part}: {name}"] = (
+                        interval(differences(pairs["base"], pairs["other"]), self.seed),
+                        interval(ratios(pairs["base"], pairs["other"]), self.seed),
+                    )
+        return found
+
+    def steady(self) -> dict[str, int]:
+        """By kernel and clock: in how many of the tunings the most frequent winner won."""
+        found = {}
+        for name, sessions in self.parts.get("tuner", {}).items():
+            winners = [session["winner"] for session in sessions]
+            found[name] = max(winners.count(winner) for winner in winners)
+        return found
+
+    @property
+    def good(self) -> bool:
+        compared = self.compared()
+        launches = [
+            ratio.high <= LAUNCH_RATIO for name, (_, ratio) in compared.items() if name.startswith("launches: default")
+        ]
+        replays = [ratio.high <= REPLAY_RATIO for name, (_, ratio) in compared.items() if name == "graph: default"]
+        wrong = [setting["wrong"] == 0 for setting in self.parts.get("exact", {}).values()]
+        return not self.failed and all((*launches, *replays, *wrong))
+
+
+def measure(pairs: int, seed: int, parts: tuple[str, ...], say: Say) -> Gpu:
+    """Measures; a part that fails is left out and named. Raises MeasuringError if all fail."""
+    found: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    made: Mapping[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="tritonprobe-bench-") as folder:
+        for part in parts:
+            say(part)
+            request = {"part": part, "pairs": pairs, "seed": seed}
+            try:
+                told = ask("tritonprobe.proving.gpu_child", request, environment(Path(folder), None), say)
+            except MeasuringError as error:
+                failed[part] = str(error)
+                say(f"{part} failed: {error}")
+                continue
+            found[part], made = told["found"], told["made"]
+    if not made:
+        raise MeasuringError("; ".join(failed.values()))
+    return Gpu(found, failed, made, seed)
+
+
+def body(found: Gpu) -> dict[str, Any]:
+    """The figures as JSON has them, with every raw value."""
+    return {
+        "bound": {"launch_ratio": LAUNCH_RATIO, "replay_ratio": REPLAY_RATIO},
+        "good": found.good,
+        "compared": {
+            name: {"difference_us": asdict(difference), "ratio": asdict(ratio)}
+            for name, (difference, ratio) in found.compared().items()
+        },
+        "same_winner_of_ten": found.steady(),
+        "failed": dict(found.failed),
+        "parts": dict(found.parts),
+    }
