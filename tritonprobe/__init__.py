@@ -15,7 +15,6 @@ import os
 from typing import TYPE_CHECKING
 
 from tritonprobe._version import __version__
-from tritonprobe.model import GpuSample
 from tritonprobe.op import op
 from tritonprobe.probe import instrument, probe, uninstrument
 from tritonprobe.runtime import configure, current
@@ -31,13 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BucketSpecError",
-    "GpuSample",
     "SettingError",
     "Settings",
     "__version__",
     "collector",
     "configure",
-    "gpu_window",
     "instrument",
     "op",
     "pow2",
@@ -70,19 +67,6 @@ def step(batch: Iterable[LiveRequest | tuple[LiveRequest, int]]) -> Step:
 def ready() -> None:
     """The process takes traffic from now on: ``/ready`` says so, and each cold call after it is an incident."""
     current().ready()
-
-
-def gpu_window(seconds: float = 0.05) -> tuple[GpuSample, ...]:
-    """Measures GPU times for so many seconds, now: launches of other threads, by kernel and bucket.
-
-    They are counted as those of the windows that open by themselves. Nothing comes back where GPU times cannot be
-    measured (``gpu_timing_info`` says why), or if the window had to be given up. Raises SettingError if GPU times are
-    switched off.
-    """
-    watch = current().adapter.gpu
-    if watch is None:
-        raise SettingError("GPU times are off: set TRITONPROBE_GPU_WINDOWS=1, or configure(gpu_windows=True)")
-    return watch.times.window(seconds)
 
 
 def serve(addr: str | None = None, port: int | None = None) -> Server:

@@ -9,7 +9,6 @@
 ``TRITONPROBE_RANK``           the rank label of cold families (default ``RANK``, else 0)
 ``TRITONPROBE_DISABLED``       ``1``: `instrument()` and `@probe` do nothing
 ``TRITONPROBE_HOST_WINDOWS``   mean seconds between the windows of `launch_host_seconds` (default 10; 0: none)
-``TRITONPROBE_GPU_WINDOWS``    ``1``: measure kernels' GPU times in short windows (default 0: none, at no cost)
 =============================  ==========================================================================
 """
 
@@ -36,7 +35,6 @@ class Settings:
     disabled: bool = False
     history: int = 10_000  # cold calls, and requests, kept for reports
     host_windows: float = 10.0  # mean seconds between windows of 20 ms in which host launch time is measured; 0: never
-    gpu_windows: bool = False  # measure kernels' GPU times in short windows
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -88,7 +86,7 @@ def _parse(variable: str, text: str, field: str) -> object:
             return float(text)
         except ValueError:
             raise SettingError(f"{variable}={text!r}: expected a number of seconds") from None
-    if field in ("disabled", "gpu_windows"):
+    if field == "disabled":
         if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
             raise SettingError(f"{variable}={text!r}: expected 1 or 0")
         return text.lower() in ("1", "true", "yes")

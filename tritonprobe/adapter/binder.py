@@ -31,7 +31,6 @@ class Binders:
         self._enabled = enabled
         self._generate: Any = None
         self._warned = False
-        self.loaded: Callable[[Any, Site], None] = lambda kernel, site: None  # told of each binary found loaded
 
     def install(self, patches: Patches, starting: Callable[[Any], None]) -> None:
         """Patches the generator; ``starting(backend)`` runs in the `binder` phase of each kernel's first launch."""
@@ -70,9 +69,6 @@ class Binders:
         if site is None:
             return
         for device, entry in list(kernel.device_caches.items()):
-            for loaded in list(entry[0].values()):
-                if getattr(loaded, "module", None) is not None:
-                    self.loaded(loaded, site)
             if len(entry) == 5 and entry[4] not in site.plain_of:
                 arguments = (kernel.signature, kernel.params, entry[3])
                 kernel.device_caches[device] = (*entry[:4], self._first(site, arguments, entry[4]))

@@ -12,7 +12,6 @@ from typing import Any
 from tritonprobe.adapter import device
 from tritonprobe.adapter.binder import Binders
 from tritonprobe.adapter.calls import Calls, OpenCall
-from tritonprobe.adapter.gputime import GpuWatch
 from tritonprobe.adapter.hosttime import HostTime
 from tritonprobe.adapter.inductor import Inductor
 from tritonprobe.adapter.interpreter import Interpreted
@@ -21,7 +20,6 @@ from tritonprobe.adapter.launches import Launches
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
 from tritonprobe.adapter.tuning import Tunings
-from tritonprobe.adapter.windows import LaunchWindows
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.model import ColdCall, LaunchError
 from tritonprobe.settings import Settings
@@ -79,10 +77,8 @@ class Adapter:
         self._phases = Phases(self.registry, self.calls, self._enabled)
         self._tunings = Tunings(self.registry, self.calls, self._enabled, lambda: not device.is_compile_only())
         self._interpreted = Interpreted(self.registry, publish, self._enabled)
-        self.windows = LaunchWindows(fault, lambda: self.registry.thread.trials > 0)
-        self._phases.loaded = self._binders.loaded = self.windows.note
-        self.host_time = HostTime(ledger, fault, settings.host_windows, self.windows)
-        self.gpu = GpuWatch(ledger, fault, self.windows) if settings.gpu_windows else None
+        self.host_time = HostTime(ledger, fault, settings.host_windows)
+        self._phases.loaded = self.host_time.note
         self._inductor = Inductor(
             self.registry,
             self.calls,
@@ -123,8 +119,6 @@ class Adapter:
                 self._restore_device = device.activate(self._arch)
             self._on = self._ever = True
             self.host_time.start()
-            if self.gpu is not None:
-                self.gpu.install()
 
     def install_once(self) -> None:
         """For ops: patches Triton unless that was done before. After `uninstall` it stays away."""
@@ -138,10 +132,8 @@ class Adapter:
                 return
             self._on = False
             self.host_time.stop()
-            left = [] if self.gpu is None else self.gpu.remove()
-            self.windows.close_all()
             self._binders.remove()
-            left += [*self._inductor.remove(), *self._patches.undo()]
+            left = [*self._inductor.remove(), *self._patches.undo()]
             if left:
                 log.warning("tritonprobe: %s were wrapped by somebody and pass through now", ", ".join(left))
             if self._restore_device is not None:

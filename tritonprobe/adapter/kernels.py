@@ -115,7 +115,13 @@ class Site:
     def miss(self, key: Any) -> None:
         """Counts a call whose shape is not in `hot`. Called from the binder; never raises."""
         try:
-            plain, name = _is_plain(key), self.bucket_of(key)
+            # A tensor as a key would be compared by identity and pin its memory: only plain values are remembered.
+            plain = all(type(v) in (int, str, bool, type(None)) for v in (key if type(key) is tuple else (key,)))
+            name = self._names.get(key) if plain else None
+            if name is None:
+                name = self.bucket(self._values(key))
+                if plain:
+                    self._remember(self._names, key, name)
             thread = self._registry.thread
             mode = thread.mode if thread.site is self else "launch"
             cell = self._registry.ledger.cell(_METRIC[mode], (self.name, name))
@@ -124,16 +130,6 @@ class Site:
                 self._remember(self.hot, key, cell)
         except Exception:
             self._registry.fault("binder")
-
-    def bucket_of(self, key: Any) -> str:
-        """The bucket of a launch whose dimensions have these values."""
-        plain = _is_plain(key)
-        name = self._names.get(key) if plain else None
-        if name is None:
-            name = self.bucket(self._values(key))
-            if plain:
-                self._remember(self._names, key, name)
-        return name
 
     def count_unbound(self) -> None:
         """Counts a call that raised before its binder could."""
@@ -186,11 +182,6 @@ class Site:
         if len(table) >= MAX_SHAPES:
             table.clear()
         table[key] = value
-
-
-def _is_plain(key: Any) -> bool:
-    """Whether a key may be remembered: a tensor in it would be compared by identity, and pin its memory."""
-    return all(type(v) in (int, str, bool, type(None)) for v in (key if type(key) is tuple else (key,)))
 
 
 class Registry:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tritonprobe.adapter import diskkey
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
-from tritonprobe.adapter.kernels import Registry, Site, name_of
+from tritonprobe.adapter.kernels import Registry, name_of
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.variants import variant_of
 from tritonprobe.ledger.schema import VARIANTS
@@ -37,7 +37,7 @@ class Phases:
         self._memory = VariantMemory()
         self._hashes: dict[str, set[int]] = {}
         self._initialised = False
-        self.loaded: Callable[[Any, Site], None] = lambda kernel, site: None  # told of each binary that was loaded
+        self.loaded: Callable[[Any, str], None] = lambda kernel, name: None  # told of each binary that was loaded
 
     def install(self, patches: Patches) -> None:
         from triton.compiler import compiler
@@ -309,8 +309,7 @@ class Phases:
             if kernel.module is not None:
                 return None  # Triton's own first line: this runs on every launch
             jit = getattr(kernel.src, "fn", None)
-            site = registry.site(jit) if jit is not None and enabled() else None
-            if site is None:
+            if jit is None or not enabled() or registry.site(jit) is None:
                 return original(kernel)
             call, ours = calls.begin(name_of(jit))
             if call is None:
@@ -318,7 +317,7 @@ class Phases:
             if not call.lookups and not call.reasons:
                 call.reasons = (FIRST_LAUNCH,)
             if call.bucket is None and call.frame is not None and "bound_args" in call.frame.f_locals:
-                self._name_bucket(call, site, call.frame.f_locals["bound_args"])
+                self._name_bucket(call, registry.site(jit), call.frame.f_locals["bound_args"])
             depth = call.enter("module_load")
             try:
                 return original(kernel)
@@ -329,7 +328,7 @@ class Phases:
             finally:
                 call.leave(depth)
                 if kernel.module is not None:
-                    self.loaded(kernel, site)
+                    self.loaded(kernel, name_of(jit))
                 if ours:
                     calls.close(call)
                 elif kernel.module is not None and call.mode == "launch" and not call.stack:
