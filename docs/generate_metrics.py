@@ -40,11 +40,14 @@ LABELS = {
     "outcome": "of an autotune configuration: " + ", ".join(f"`{o}`" for o in (*TRIAL_OUTCOMES, "pruned")),
     "op": "`module.qualname` of the `@op` function, or the name it was given",
     "path": "`triton` or `fallback`",
-    "reason": "of a fallback: " + ", ".join(f"`{r}`" for r in FALLBACK_REASONS),
+    "reason": "of a fallback: "
+    + ", ".join(f"`{r}`" for r in FALLBACK_REASONS)
+    + "; the last four are reserved: tritonprobe sets none of them yet",
     "error": "the exception's type",
     "model": "as `request(model=...)` said",
     "metric": "the family whose series were turned away",
-    "part": "the part of tritonprobe that failed",
+    "part": "the part of tritonprobe that failed; three blame callers: `requests` (`request()` or `step()` misused), "
+    "`supports` and `bucket` (what `@op` was given raised)",
     "version": "of tritonprobe",
     "triton": "the version of Triton",
     "device": "where launches go",

@@ -56,6 +56,10 @@ def test_anything_else_is_404_and_names_the_paths(path: str, probed: Probed) -> 
     assert b"/metrics" in response.body
 
 
+def test_without_a_report_it_says_who_has_one(probed: Probed) -> None:
+    assert ask("/report", probed).body.startswith(b"no report here: single calls and requests stay in the probed")
+
+
 def test_the_index_names_the_paths(probed: Probed) -> None:
     response = ask("/", probed)
     assert response.status == 200

@@ -30,6 +30,7 @@ _PATHS = """tritonprobe
 /ready    200 once the process takes traffic, 503 before
 """
 _REPORT = "/report   what cold calls cost so far, JSON\n"
+_NO_REPORT = "no report here: single calls and requests stay in the probed process, where serve() answers /report"
 
 
 class Probed(Protocol):
@@ -84,7 +85,8 @@ def _answer(path: str, accept: str | None, source: Source) -> Response:
     paths = _PATHS if source.report is None else _PATHS + _REPORT
     if path == "/":
         return _text(HTTPStatus.OK, paths)
-    return _text(HTTPStatus.NOT_FOUND, f"there is nothing here; {paths}")
+    why = _NO_REPORT if path == "/report" else "there is nothing here"
+    return _text(HTTPStatus.NOT_FOUND, f"{why}; {paths}")
 
 
 def _ready(unix_ns: int | None) -> Response:

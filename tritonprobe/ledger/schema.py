@@ -192,7 +192,7 @@ AFTER_READY_BY_KERNEL = Metric(
 SERIES_DROPPED = Metric(
     "series_dropped_total", "counter", "Series that a bound sent to `other`, by metric.", ("metric",)
 )
-ERRORS = Metric("errors_total", "counter", "Faults of tritonprobe itself, by part.", ("part",))
+ERRORS = Metric("errors_total", "counter", "Faults of tritonprobe itself and misuse of its API, by part.", ("part",))
 INFO = Metric("info", "info", "Versions and device of the probed process.", ("version", "triton", "device", "binder"))
 
 METRICS: tuple[Metric, ...] = (
