@@ -1,4 +1,4 @@
-"""`tritonprobe demo`: a real server twice, one screen, three files; and one sentence where it cannot be had."""
+"""`tritonprobe demo`: a real server twice, one report, three files; and one sentence where it cannot be had."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def test_the_screen_compares_cold_and_warm(shown) -> None:
     assert "cold: the request at P99: TTFT" in done.stdout
     assert "what would make it stop (cold)" in done.stdout
     assert f"are in {out}" in done.stdout
+    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
 
 
 @pytest.mark.slow
@@ -78,14 +79,24 @@ def test_json_instead_of_the_screen(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == json.loads((tmp_path / "report.json").read_text())
 
 
-def test_a_server_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
-    if has_gpu():
-        pytest.skip("asks for a CUDA device where there is none")
-    result = CliRunner().invoke(demo, ["--device", "cuda", "--out", str(tmp_path / "out")])
+def test_a_server_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("TRITONPROBE_SERIES_BUDGET", "many")
+    result = CliRunner().invoke(demo, ["--out", str(tmp_path / "out")])
     assert result.exit_code == 1
     assert "Error: the server ended with exit code 2; the end of its log:" in result.stderr
-    assert "torch sees no CUDA device" in result.stderr
+    assert "TRITONPROBE_SERIES_BUDGET='many': expected a whole number" in result.stderr
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda"])
+def test_a_device_that_is_not_there_is_bad_input_before_anything_starts(device: str, tmp_path: Path) -> None:
+    if device == "cuda" and has_gpu():
+        pytest.skip("asks for a CUDA device where there is none")
+    result = CliRunner().invoke(demo, ["--device", device, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    (said,) = result.stderr.splitlines()
+    assert said.startswith(f"Error: --device {'cuda: torch sees no CUDA device' if device == 'cuda' else repr(device)}")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The screen: one run, or a cold and a warm one side by side, in plain text that a person can read anywhere."""
+"""The report: one run, or a cold and a warm one side by side, in plain text that a person can read anywhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from tests.story.stories import MATMUL, History, busy
+from tests.story.stories import MATMUL, History, busy, cold_call
+from tritonprobe.export import why
 from tritonprobe.export.text import Run, console, duration, show
 from tritonprobe.ledger import MemoryLedger, schema
 from tritonprobe.story import tell
@@ -41,15 +42,11 @@ def warm() -> Run:
 def test_a_cold_and_a_warm_run_stand_side_by_side(cold: Run, warm: Run) -> None:
     lines = screen(cold, warm).splitlines()
     text = "\n".join(lines)
-    assert lines[0].rstrip() == "compile-only:cuda:90, triton 3.6.0"
+    assert lines[0] == "compile-only:cuda:90, triton 3.6.0"
     total = next(line for line in lines if line.startswith("all"))
-    assert re.split(r"\s{2,}", total.strip()) == [
-        "all",
-        "3.0 s",
-        "2 calls, 2 after ready",
-        "300 ms",
-        "1 call, 0 after ready",
-    ]
+    assert re.split(r"\s{2,}", total) == ["all", "3.0 s", "300 ms"]
+    assert "cold: 2 cold calls, 2 after ready; 1 loaded from disk, 1 compiled" in lines
+    assert "warm: 1 cold call, 0 after ready; 1 loaded from disk" in lines
     ttft = [line.split() for line in lines if line.startswith("TTFT")]
     assert ttft == [
         ["TTFT", "cold", "200", "ms", "4.1", "s", "4.1", "s", "2"],
@@ -86,6 +83,34 @@ def test_a_cold_call_says_why_and_who_waited(cold: Run) -> None:
     assert lines[place + 1].strip() == "because n: %16 -> ==1; constexpr S: 1024 -> 1025"
 
 
+def test_a_long_reason_goes_on_in_the_next_line() -> None:
+    reasons = tuple(f"constexpr A_LONG_NAME_{i}: 1024 -> 1025" for i in range(4))
+    lines = screen(Run("now", tell(History(cold_calls=(cold_call(reasons=reasons),)))), width=80).splitlines()
+    place = next(i for i, line in enumerate(lines) if line.strip().startswith("because"))
+    assert " ".join(" ".join(lines[place : place + 3]).split()) == "because " + "; ".join(reasons)
+
+
+def test_the_words_of_reasons_are_explained(cold: Run) -> None:
+    assert why.LEGEND in screen(cold).splitlines()
+
+
+def test_the_last_lines_are_what_clients_saw(cold: Run, warm: Run) -> None:
+    *_, table, ttft, _, _, _, slowest = screen(cold, warm).splitlines()
+    assert table.startswith("as the client saw it")
+    assert ttft.startswith("TTFT  cold")
+    assert slowest.startswith("cold: the request at P99: TTFT 3.1 s")
+
+
+def test_two_runs_say_why_their_launches_differ(cold: Run, warm: Run) -> None:
+    said = "Launches differ between runs"
+    assert said in screen(cold, warm)
+    assert said not in screen(cold)
+
+
+def test_lines_of_a_pipe_end_where_their_text_ends(cold: Run, warm: Run) -> None:
+    assert [line for line in screen(cold, warm).splitlines() if line != line.rstrip()] == []
+
+
 def test_one_run_shows_what_the_server_saw_when_no_client_did() -> None:
     lines = screen(Run("now", tell(busy()))).splitlines()
     assert any(line.startswith("as the server saw it") for line in lines)
@@ -99,7 +124,7 @@ def test_fallbacks_are_named_or_said_to_be_none(cold: Run, warm: Run) -> None:
 
 def test_remedies_carry_their_seconds_and_kernels(cold: Run) -> None:
     text = screen(cold)
-    assert "what would make it stop (cold)" in text
+    assert "what would make it stop (cold); the seconds overlap" in text
     assert "3.0 s  matmul_kernel: Keep TRITON_CACHE_DIR on a volume" in text
 
 

@@ -25,6 +25,7 @@ import click
 import tritonprobe
 from tritonprobe.cli.child import Child, ChildError, child
 from tritonprobe.cli.group import BadInput
+from tritonprobe.settings import SettingError
 from tritonprobe.story import Story, from_json
 from tritonprobe.traffic.generator import generate
 from tritonprobe.traffic.latency import Summary
@@ -69,13 +70,16 @@ class Visit:
 @click.option("--seed", default=0, show_default=True, help="Seed of the traffic.")
 @click.option("--device", default="auto", show_default=True, help="auto, cuda or compile-only:cuda:90.")
 @click.option("--out", default=Path("out/demo"), show_default=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the report instead of the screen.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def demo(requests: int, seed: int, device: str, out: Path, as_json: bool) -> None:
-    """Shows on one screen what cold calls cost: a server's first traffic against the same traffic with a warm cache.
+    """Shows what cold calls cost: a server's first traffic against the same traffic with a warm cache.
+
+    The report goes from where the time went to what would make it stop; its last lines say what the clients saw.
 
     Leaves metrics-cold.txt, metrics-warm.txt and report.json in --out.
     """
     root = _repository()
+    _check_device(device)
     _make_folder(out)
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -92,6 +96,17 @@ def demo(requests: int, seed: int, device: str, out: Path, as_json: bool) -> Non
     else:
         _screen(visits)
         click.echo(f"\n{', '.join(FILES)} are in {out}")
+
+
+def _check_device(device: str) -> None:
+    """Raises BadInput before a server is started for nothing. What `auto` means is the server's to say."""
+    from tritonprobe.proving.document import pick_device
+
+    if device != "auto":
+        try:
+            pick_device(device)
+        except SettingError as error:
+            raise BadInput(str(error)) from None
 
 
 def _repository() -> Path:

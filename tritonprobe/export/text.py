@@ -1,10 +1,12 @@
-"""A story, or a cold and a warm one side by side, as one screen of text.
+"""A story, or a cold and a warm one side by side, as text: details first, and what clients saw as the last lines.
 
-Readable at 80 columns and in plain text: colour only repeats what the words say. Knows the story and rich.
+It is longer than most windows, so what matters most stands where a terminal ends up. Readable at 80 columns and in
+plain text: colour only repeats what the words say. Knows the story and rich.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -13,7 +15,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tritonprobe.story import DearCall, Pair, Story
+from tritonprobe.export import why
+from tritonprobe.story import Pair, Story
 from tritonprobe.traffic.latency import Percentiles
 
 PIPED_WIDTH = 104
@@ -25,12 +28,19 @@ REMEDIES = 4
 ABSENT = "-"
 COUNTS = ("launches", "compile", "disk", "remote")
 """Columns for a pair; `remote` only where something was found there."""
+FOUND = {
+    "memory": "found in memory",
+    "disk": "loaded from disk",
+    "remote": "loaded from the remote cache",
+    "compile": "compiled",
+}
+"""What happened to cold calls, by the dearest tier each one reached."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One column of the screen: a story under a name, and latencies if somebody else than the server took them too."""
+    """One column of the report: a story under a name, and latencies if somebody else than the server took them too."""
 
     name: str
     story: Story
@@ -39,19 +49,26 @@ class Run:
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """A console of the width that the screen is made for; without colour when it is no terminal."""
+    """A console of the width that the report is made for; without colour when it is no terminal."""
     found = Console(file=file, highlight=False, soft_wrap=False)
     found.width = min(found.width, MAX_WIDTH) if found.is_terminal else PIPED_WIDTH
     return found
 
 
 def show(runs: Sequence[Run], to: Console, intro: str = "") -> None:
-    """Prints the screen of one run, or of several that are to be compared, the dearest first.
+    """Prints the report of one run, or of several that are to be compared, the dearest first.
 
     `intro` says what was run.
     """
-    for part in _parts(runs, intro, to.width, ascii_only=to.options.ascii_only):
-        to.print(part)
+    parts = _parts(runs, intro, to.width, ascii_only=to.options.ascii_only)
+    if to.is_terminal:
+        for part in parts:
+            to.print(part)
+        return
+    with to.capture() as captured:
+        for part in parts:
+            to.print(part)
+    to.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())  # rich fills its columns
 
 
 def duration(seconds: float | None) -> str:
@@ -74,26 +91,31 @@ def _parts(runs: Sequence[Run], intro: str, width: int, ascii_only: bool) -> Ite
     yield _sentences("measured", story.measured)
     yield _sentences("not measured", story.absent)
     yield Text()
-    yield _latency(runs)
-    for run in runs:
-        if run.story.slowest is not None:
-            yield Text(f"{run.name}: {run.story.slowest.sentence}", style="bold" if run is first else "")
-    yield Text()
     yield _title("where cold time went")
     yield _phases(runs, width, ascii_only)
+    for run in runs:
+        yield Text(f"{run.name}: {_calls(run.story)}")
     if story.dearest:
         yield Text()
         yield _title(f"the dearest cold calls ({first.name}); when: seconds {_origin(story)}")
         yield from _dearest(story, width)
+        yield Text(why.LEGEND, style="dim")
     if any(run.story.pairs for run in runs):
         yield Text()
         yield _title("launches, and variants that were not in memory")
         yield _pairs(runs, width)
+        if len(runs) > 1:
+            yield Text("Launches differ between runs: which requests share a batch is a matter of time.", style="dim")
     yield _fallbacks(runs)
     if story.remedies:
         yield Text()
-        yield _title(f"what would make it stop ({first.name})")
+        yield _title(f"what would make it stop ({first.name}); the seconds overlap: do not add them up")
         yield _remedies(story)
+    yield Text()
+    yield _latency(runs)
+    for run in runs:
+        if run.story.slowest is not None:
+            yield Text(f"{run.name}: {run.story.slowest.sentence}", style="bold" if run is first else "")
 
 
 def _title(text: str) -> Text:
@@ -143,7 +165,7 @@ def _phases(runs: Sequence[Run], width: int, ascii_only: bool) -> Table:
             bar = "" if seconds is None else _bar(seconds / scale, length, ascii_only)
             row += [duration(seconds), Text(bar, style="red" if run is runs[0] else "yellow")]
         table.add_row(*row)
-    table.add_row("all", *(cell for run in runs for cell in _total(run.story)), style="bold")
+    table.add_row("all", *(cell for run in runs for cell in (duration(run.story.cold_seconds), "")), style="bold")
     return table
 
 
@@ -155,10 +177,11 @@ def _bar(share: float, length: int, ascii_only: bool) -> str:
     return "█" * full + (_EIGHTHS[eighths] if eighths else "")
 
 
-def _total(story: Story) -> tuple[str, str]:
-    calls = "1 call" if story.cold_calls == 1 else f"{story.cold_calls} calls"
+def _calls(story: Story) -> str:
+    calls = "1 cold call" if story.cold_calls == 1 else f"{story.cold_calls} cold calls"
     after = "" if story.after_ready is None else f", {story.after_ready} after ready"
-    return duration(story.cold_seconds), calls + after
+    found = [f"{total.calls} {FOUND[total.tier]}" for total in story.tiers if total.calls]
+    return calls + after + (f"; {', '.join(found)}" if found else "")
 
 
 def _origin(story: Story) -> str:
@@ -166,7 +189,7 @@ def _origin(story: Story) -> str:
 
 
 def _dearest(story: Story, width: int) -> Iterator[Text]:
-    """Two lines a call: what, where and how long; then why. Names give way to numbers where the screen is narrow."""
+    """For each call what, where and how long; then why. Names give way to numbers where the screen is narrow."""
     shown = story.dearest[:CALLS]
     short = _short_names(call.kernel for call in story.dearest)
     rows = [("when", "kernel", "bucket", "tier", "took", "requests waiting")]
@@ -187,12 +210,10 @@ def _dearest(story: Story, width: int) -> Iterator[Text]:
         )
         yield Text("  ".join(cells), style="dim" if place == 0 else "")
         if place > 0:
-            yield Text(" " * (when + 2) + _cut(_because(shown[place - 1]), width - when - 2), style="dim")
-
-
-def _because(call: DearCall) -> str:
-    text = "because " + ("; ".join(call.because) or "of no recorded reason")
-    return text + (f"; raised {call.error}" if call.error else "")
+            call = shown[place - 1]
+            indent = " " * (when + 2)
+            text = why.because(call.because, call.error)
+            yield Text(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent), style="dim")
 
 
 def _share(room: int, kernel: int, bucket: int) -> tuple[int, int]:
