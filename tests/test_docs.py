@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -11,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
+import tritonprobe
+import tritonprobe.testing
 from docs import generate_metrics
 from tests.conftest import require_tool
 from tritonprobe.ledger.schema import METRICS, PREFIX
+from tritonprobe.settings import Settings
 
 ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference.md"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -47,6 +52,21 @@ def test_queries_parse(tmp_path: Path) -> None:
     done = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"{len(rules)} rules found" in done.stdout
+
+
+@pytest.mark.parametrize("module", [tritonprobe, tritonprobe.testing], ids=lambda module: module.__name__)
+def test_every_public_name_is_in_the_reference(module) -> None:
+    page = REFERENCE.read_text()
+    names = [name for name in module.__all__ if not name.startswith("__")]
+    assert [name for name in names if not re.search(rf"`[^`]*\b{name}\b", page)] == []
+
+
+def test_every_setting_is_in_the_reference_with_its_default() -> None:
+    rows = re.findall(r"^\| `(TRITONPROBE_\w+)` \| `(\w+)` \| (\S+) \|", REFERENCE.read_text(), re.MULTILINE)
+    settings = [(f"TRITONPROBE_{field.name.upper()}", field.name) for field in dataclasses.fields(Settings)]
+    assert [(variable, name) for variable, name, _ in rows] == settings
+    # Read as the environment is, the page's defaults are the defaults.
+    assert Settings.from_env({variable: default for variable, _, default in rows if default != "none"}) == Settings()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
