@@ -16,7 +16,7 @@ HAS    = $(VENV)/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find
 .PHONY: help env demo test lint format clean
 
 help:
-	@echo "make demo    what compile, autotune and cache misses cost a small LLM server, on one screen"
+	@echo "make demo    what compile, autotune and cache misses cost a small LLM server, as one report"
 	@echo "make test    the test suite"
 	@echo "make lint    ruff, mypy --strict and import-linter"
 	@echo "make format  ruff's formatter"
