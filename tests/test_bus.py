@@ -61,3 +61,45 @@ def test_the_number_of_subscribers_is_bounded() -> None:
         bus.subscribe(partial(print, i))
     with pytest.raises(ValueError, match=f"takes {MAX_SUBSCRIBERS} subscribers"):
         bus.subscribe(lambda event: None)
+
+
+def test_ours_is_called_however_often_it_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the recorder no metric would move again; each failure is counted, the first is logged."""
+    parts: list[str] = []
+    calls: list[Event] = []
+
+    def fails(event: Event) -> None:
+        calls.append(event)
+        raise RuntimeError("ours")
+
+    bus = Bus(on_error=parts.append)
+    bus.subscribe(fails, keep=True)
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):
+        for _ in range(STRIKES + 3):
+            bus.publish(EVENT)
+    assert len(calls) == STRIKES + 3
+    assert parts == ["subscriber"] * (STRIKES + 3)
+    assert len(caplog.records) == 1
+
+
+def test_a_subscriber_need_not_be_hashable() -> None:
+    class Unhashable:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, event: Event) -> None:
+            raise RuntimeError("mine")
+
+    parts: list[str] = []
+    bus = Bus(on_error=parts.append)
+    bus.subscribe(Unhashable())
+    bus.publish(EVENT)
+    assert parts == ["subscriber"]
+
+
+def test_a_signal_inside_subscribe_may_subscribe() -> None:
+    bus = Bus()
+    heard: list[Event] = []
+    with bus._lock:
+        bus.subscribe(heard.append)
+    bus.publish(EVENT)
+    assert heard == [EVENT]

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tritonprobe.forks import tell_in_child
 from tritonprobe.model import Event
 
 log = logging.getLogger("tritonprobe")
@@ -21,29 +22,40 @@ MAX_SUBSCRIBERS = 256
 STRIKES = 3
 
 
+class _Subscription:
+    __slots__ = ("call", "keep", "strikes")
+
+    def __init__(self, call: Subscriber, keep: bool) -> None:
+        self.call = call
+        self.keep = keep
+        self.strikes = 0
+
+
 class Bus:
     """Delivers each published event to every subscriber, in the order they came."""
 
     def __init__(self, on_error: Callable[[str], None] | None = None) -> None:
         """``on_error(part)`` is told of each failing subscriber (it counts `errors_total{part}`)."""
-        self._subscribers: tuple[Subscriber, ...] = ()
-        self._strikes: dict[Subscriber, int] = {}
-        self._lock = threading.Lock()
+        self._subscriptions: tuple[_Subscription, ...] = ()
+        self._lock = threading.RLock()  # reentrant: a signal's handler may run inside
         self._on_error = on_error
+        tell_in_child(self)
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Adds `subscriber`; adding it twice changes nothing. Raises ValueError beyond `MAX_SUBSCRIBERS`."""
+    def subscribe(self, subscriber: Subscriber, *, keep: bool = False) -> None:
+        """Adds `subscriber`; adding it twice changes nothing. Raises ValueError beyond `MAX_SUBSCRIBERS`.
+
+        With `keep` it is called however often it raises. For those without whom nothing would be counted.
+        """
         with self._lock:
-            if subscriber in self._subscribers:
+            if any(known.call == subscriber for known in self._subscriptions):
                 return
-            if len(self._subscribers) >= MAX_SUBSCRIBERS:
+            if len(self._subscriptions) >= MAX_SUBSCRIBERS:
                 raise ValueError(f"the bus takes {MAX_SUBSCRIBERS} subscribers; unsubscribe those that are done")
-            self._subscribers = (*self._subscribers, subscriber)
+            self._subscriptions = (*self._subscriptions, _Subscription(subscriber, keep))
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         with self._lock:
-            self._subscribers = tuple(s for s in self._subscribers if s != subscriber)
-            self._strikes.pop(subscriber, None)
+            self._subscriptions = tuple(known for known in self._subscriptions if known.call != subscriber)
 
     @contextmanager
     def subscribed(self, subscriber: Subscriber) -> Iterator[None]:
@@ -55,18 +67,22 @@ class Bus:
 
     def publish(self, event: Event) -> None:
         """Hands `event` to every subscriber. Never raises."""
-        for subscriber in self._subscribers:
+        for subscription in self._subscriptions:
             try:
-                subscriber(event)
+                subscription.call(event)
             except Exception:
-                self._failed(subscriber)
+                self._failed(subscription)
 
-    def _failed(self, subscriber: Subscriber) -> None:
-        strikes = self._strikes[subscriber] = self._strikes.get(subscriber, 0) + 1
+    def after_fork(self) -> None:
+        """For a forked child, whose copy of the lock may be held by a thread that it does not have."""
+        self._lock = threading.RLock()
+
+    def _failed(self, found: _Subscription) -> None:
+        found.strikes += 1
         if self._on_error is not None:
             self._on_error("subscriber")
-        if strikes == 1:
-            log.warning("tritonprobe: subscriber %r raised; the event goes on to the others", subscriber, exc_info=True)
-        if strikes >= STRIKES:
-            log.warning("tritonprobe: subscriber %r raised %d times and is no longer called", subscriber, strikes)
-            self.unsubscribe(subscriber)
+        if found.strikes == 1:
+            log.warning("tritonprobe: subscriber %r raised; the event goes on to the others", found.call, exc_info=True)
+        if found.strikes >= STRIKES and not found.keep:
+            log.warning("tritonprobe: subscriber %r raised %d times and is no longer called", found.call, found.strikes)
+            self.unsubscribe(found.call)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from tritonprobe._version import __version__
 from tritonprobe.bus import Bus
+from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger import Ledger, MemoryLedger, open_ledger
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, READY
 from tritonprobe.model import ColdCall, Event, LaunchError, RequestCost
 from tritonprobe.requests.live import Requests
+from tritonprobe.requests.threads import this_thread
 from tritonprobe.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,14 +43,15 @@ class Runtime:
         self.cold_calls: deque[ColdCall] = deque(maxlen=settings.history)
         self.requests: deque[RequestCost] = deque(maxlen=settings.history)
         self.ready_unix_ns: int | None = None
-        self._open: dict[int, OpenCall] = {}  # thread -> its cold call in progress
+        self._open: dict[int, OpenCall] = {}  # number of a thread -> its cold call in progress
         self._said: set[str] = set()
         self._lock = threading.RLock()
         self._adapter: Adapter | None = None
         self._info: tuple[str, ...] | None = None
         self.live = Requests(self.bus, on_error=self.fault, open_stalls=self._open_stalls)
-        self.bus.subscribe(Recorder(self.ledger, settings, self.is_ready))
-        self.bus.subscribe(self._remember)
+        self.bus.subscribe(Recorder(self.ledger, settings, self.is_ready, self.fault), keep=True)
+        self.bus.subscribe(self._remember, keep=True)
+        tell_in_child(self)
 
     @property
     def adapter(self) -> Adapter:
@@ -110,25 +114,24 @@ class Runtime:
 
     def _opened(self, call: OpenCall) -> None:
         try:
-            self._open[threading.get_ident()] = call
+            self._open[this_thread()] = call
             self._show_oldest()
         except Exception:
             self.fault("calls")
 
     def _closed(self, cold: ColdCall) -> None:
-        """The end of a cold call. Requests hear of it before it leaves the list of those in progress."""
+        """The end of a cold call of this thread. Requests hear of it before it leaves the list of those in progress."""
+        thread = this_thread()
         try:
-            cold = dataclasses.replace(
-                cold, after_ready=self.is_ready(), background=not self.live.is_serving(cold.thread)
-            )
-            self.live.stall(cold.start_ns, cold.end_ns, cold.thread)
+            cold = dataclasses.replace(cold, after_ready=self.is_ready(), background=not self.live.is_serving(thread))
+            self.live.stall(cold.start_ns, cold.end_ns, thread)
             self.bus.publish(cold)
             if len(self.cold_calls) == 1:
                 self.describe()  # the device is known now
         except Exception:
             self.fault("calls")
         finally:
-            self._open.pop(cold.thread, None)
+            self._open.pop(thread, None)
             self._show_oldest()
 
     def _show_oldest(self) -> None:
@@ -138,6 +141,12 @@ class Runtime:
 
     def _open_stalls(self) -> list[tuple[int, int]]:
         return [(call.start, thread) for thread, call in list(self._open.items())]
+
+    def after_fork(self) -> None:
+        """For a forked child: what is in progress is so in its parent, and its copy of the lock may be held."""
+        self._lock = threading.RLock()
+        self._open.clear()
+        self._show_oldest()
 
     def _launch_error(self, error: LaunchError) -> None:
         self.bus.publish(error)
@@ -150,7 +159,15 @@ class Runtime:
 
 
 _current: Runtime | None = None
-_lock = threading.Lock()
+_lock = threading.RLock()  # reentrant: a signal's handler may run inside
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 def current() -> Runtime:
@@ -159,7 +176,9 @@ def current() -> Runtime:
     if _current is None:
         with _lock:
             if _current is None:
-                _current = Runtime(Settings.from_env())
+                made = Runtime(Settings.from_env())
+                if _current is None:  # else a signal's handler was faster
+                    _current = made
     return _current
 
 

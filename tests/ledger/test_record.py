@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tritonprobe.bus import Bus
 from tritonprobe.ledger import Exemplar, HistogramSample, MemoryLedger, Recorder, Sample, schema
 from tritonprobe.model import ColdCall, Exposure, LaunchError, Lookup, RequestCost, Trial, Tuning
@@ -19,7 +21,9 @@ class Recorded:
         self.ready = False
         self.ledger = MemoryLedger()
         self.bus = Bus()
-        self.bus.subscribe(Recorder(self.ledger, Settings(**settings), lambda: self.ready))
+        self.errors: list[str] = []
+        recorder = Recorder(self.ledger, Settings(**settings), lambda: self.ready, self.errors.append)
+        self.bus.subscribe(recorder, keep=True)
 
     def values(self, metric: schema.Metric) -> dict[tuple[str, ...], float]:
         samples = [s for family in self.ledger.collect() if family.metric is metric for s in family.samples]
@@ -212,3 +216,34 @@ def test_only_launches_that_raised_are_launch_errors() -> None:
     for mode in ("launch", "trial", "warmup"):
         recorded.bus.publish(LaunchError("softmax", "OutOfResources", mode))
     assert recorded.values(schema.LAUNCH_ERRORS) == {("softmax", "OutOfResources"): 1}
+
+
+def test_a_part_that_cannot_be_counted_costs_no_other_part() -> None:
+    """A tuner whose wall time runs backwards, in a cold call after ready; the parts of the next event count as well."""
+    recorded = Recorded()
+    recorded.ready = True
+    broken = Tuning(key="", trials=(), pruned=0, winner=None, from_disk=False, wall_ns=-1)
+    for _ in range(5):
+        recorded.bus.publish(cold_call(tuning=broken, after_ready=True))
+    assert recorded.errors == ["record"] * 5
+    assert recorded.observed(schema.COLD_CALL_SECONDS)["compile",] == (5, pytest.approx(0.2))
+    assert recorded.values(schema.AFTER_READY) == {("compile",): 5}
+    assert recorded.values(schema.AFTER_READY_BY_KERNEL) == {("softmax", "N=1024", "compile"): 5}
+    assert recorded.values(schema.LOOKUPS)["softmax", "N=1024", "compile"] == 5
+    assert recorded.values(schema.COLD_SECONDS)["softmax", "ptx", "0"] == pytest.approx(0.125)
+
+
+def test_a_request_that_is_half_wrong_is_half_counted() -> None:
+    recorded = Recorded()
+    recorded.bus.publish(request(first_token_ns=-1, before=Exposure(queued_ns=7)))
+    assert recorded.errors == ["record"]
+    assert recorded.observed(schema.TTFT) == {}
+    assert recorded.observed(schema.EXPOSURE)["before_first_token", "queued"] == (1, 7e-9)
+
+
+def test_a_tuner_that_adds_configurations_has_pruned_none() -> None:
+    recorded = Recorded()
+    tuning = Tuning(key="", trials=(), pruned=-3, winner=None, from_disk=False, wall_ns=5)
+    recorded.bus.publish(cold_call(tuning=tuning))
+    assert recorded.errors == []
+    assert recorded.values(schema.AUTOTUNE_CONFIGS) == {}

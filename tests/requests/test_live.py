@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
+import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,9 +25,10 @@ from tritonprobe.bus import Bus
 from tritonprobe.model import Event, Exposure, RequestCost
 from tritonprobe.requests import LiveRequest, Requests, live
 from tritonprobe.requests.exposure import exposure
+from tritonprobe.requests.threads import this_thread
 
-HERE = threading.get_ident()
-ELSEWHERE = HERE + 1
+HERE = this_thread()
+ELSEWHERE = -2  # no thread's number
 
 
 class Server:
@@ -222,7 +228,7 @@ def test_a_second_serving_threads_stall_counts_in_the_first_ones_step(server: Se
 
     def rank() -> None:
         with server.requests.step([]):
-            server.requests.stall(10, 40, threading.get_ident())
+            server.requests.stall(10, 40, this_thread())
 
     with server.requests.step([r]):
         thread = threading.Thread(target=rank)
@@ -458,7 +464,7 @@ def test_many_threads_share_requests_steps_and_stalls():
             batch = running[:]
             with requests.step([(r, 1) for r in batch]):
                 start = requests._clock()
-                requests.stall(start, requests._clock(), threading.get_ident())
+                requests.stall(start, requests._clock(), this_thread())
 
     def serve() -> None:
         for _ in range(100):
@@ -525,3 +531,146 @@ def test_a_malformed_traceparent_is_counted_each_time_and_logged_once(server: Se
         "tritonprobe: a request's trace is not a W3C traceparent: '00-xyz'; the request has the current span's, if any "
         "(said once, counted in errors_total)"
     )
+
+
+# Signals, interrupts and forks
+
+
+class Interrupt(BaseException):
+    """What a server's handler of SIGINT or of a time limit raises."""
+
+
+def interrupted(code: Callable[[], object]) -> Iterator[bool]:
+    """Runs `code` again and again, interrupted at each line of ours in turn. Tells whether it was."""
+    for at in itertools.count():
+        left = at
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            nonlocal left
+            if "/tritonprobe/requests/" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
+                return None
+            if event == "line":
+                left -= 1
+                if left < 0:
+                    raise Interrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            code()
+        except Interrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        yield left < 0
+        if left >= 0:
+            return
+
+
+def test_whatever_is_interrupted_nothing_is_left_behind(server: Server, monkeypatch: pytest.MonkeyPatch):
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+
+    def serve() -> None:
+        with server.requests.request() as r:
+            with server.requests.step([r]):
+                r.token()
+            r.token()
+
+    times = 0
+    for was in interrupted(serve):
+        times += was
+        gc.collect()
+        assert server.requests._steps == {}
+        assert len(server.requests._live) <= len(server.requests._abandoned)
+    assert times > 50
+    server.requests.request().finish()
+    assert server.requests._live == {}
+    assert unraisable == []
+
+
+def test_a_request_that_is_half_made_goes_silently(monkeypatch: pytest.MonkeyPatch):
+    unraisable: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    LiveRequest.__new__(LiveRequest)
+    live.Step.__new__(live.Step)
+    gc.collect()
+    assert unraisable == []
+
+
+def test_a_signals_handler_may_have_a_request_of_its_own(server: Server):
+    """Inside whatever the interrupted thread was doing: in `request`, in a step, in `finish`."""
+
+    def handler() -> None:
+        with server.requests.request("handler") as r, server.requests.step([r]):
+            server.requests.stall(server.now, server.now, HERE)
+            r.token()
+
+    def clock() -> int:
+        if not inside:
+            inside.append(None)
+            handler()
+            inside.pop()
+        server.now += 1
+        return server.now
+
+    inside: list[None] = []
+    server.requests._clock = clock
+    with server.requests.request("main") as main:
+        with server.requests.step([main]):
+            main.token()
+        assert next(iter(server.requests._live.values())) == main.start_ns  # the oldest is first
+    assert [cost.id for cost in server.finished].count("main") == 1
+    assert server.requests._live == {}
+    assert server.errors == []
+
+
+def test_a_forked_child_has_no_requests_steps_or_stalls_of_its_parent(server: Server):
+    r = server.requests.request()
+    step = server.requests.step([r])
+    step.__enter__()
+    server.stall(0, 10)
+
+    child = os.fork()
+    if child == 0:
+        own = server.at(20).requests
+        good = own._live == {} and own._steps == {} and own.is_serving(ELSEWHERE)
+        own.request("child").finish()
+        r.finish()  # the parent's to count
+        step.__exit__(None, None, None)
+        good = good and [(cost.id, cost.before.total_ns) for cost in server.finished] == [("child", 0)]
+        os._exit(0 if good and server.errors == [] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+    step.__exit__(None, None, None)
+    r.finish()
+    assert server.finished[0].before == Exposure(in_batch_ns=10)
+
+
+# Which thread
+
+
+def test_a_thread_with_the_ident_of_one_that_ended_does_not_serve_for_it(server: Server):
+    """The system gives idents out again: a precompile thread may get that of a thread which once ran a step."""
+    numbers: list[int] = []
+
+    def step() -> None:
+        numbers.append(this_thread())
+        with server.requests.step([]):
+            pass
+
+    first = threading.Thread(target=step)
+    first.start()
+    first.join()
+    ident = first.ident
+    for _ in range(100):
+        later = threading.Thread(target=lambda: numbers.append(this_thread()))
+        later.start()
+        later.join()
+        if later.ident == ident:
+            break
+    else:
+        pytest.skip("no ident was given out again")
+    assert server.requests.is_serving(numbers[0])
+    assert not server.requests.is_serving(numbers[-1])

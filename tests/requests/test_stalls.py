@@ -86,12 +86,15 @@ def test_what_counted_when_it_was_merged_goes_on_counting():
 
 
 def test_the_number_of_serving_threads_is_bounded(monkeypatch):
+    """A server with a new thread for each step goes on: the first are forgotten, and serve again by a further step."""
     monkeypatch.setattr(stalls, "MAX_THREADS", 2)
     s = Stalls(tuple)
     for thread in (1, 2, 3):
         s.serve(thread)
         s.add(10 * thread, 10 * thread + 5, thread, needed_from=0)
-    assert s.between(0, 100) == [(10, 15), (20, 25)]
+    assert s.between(0, 100) == [(20, 25), (30, 35)]
+    s.serve(1)
+    assert s.between(0, 100) == [(10, 15), (30, 35)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20), st.sampled_from([1, 2])), max_size=20))

@@ -19,6 +19,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS, LOOKUPS_FAILED, TRIALS, VARIANTS, WARMUPS
 from tritonprobe.ledger.store import Sample
 
@@ -41,6 +42,7 @@ class MemoryTier:
         self._said: dict[Pair, float] = {}
         self._settled: dict[Pair, float] = {}  # trials counted when no cold call was in progress
         self._lock = threading.RLock()
+        tell_in_child(self)
 
     def samples(self, readings: Readings, in_progress: int) -> list[Sample]:
         """The `memory` samples that belong to `readings`; that many processes have a cold call in progress."""
@@ -63,7 +65,7 @@ class MemoryTier:
                 if pair[0] in compiled or pair in self._said  # who knew of a variant may have ended
             ]
 
-    def renew_lock(self) -> None:
+    def after_fork(self) -> None:
         """For a forked child, whose copy of the lock may be held by a thread that it does not have."""
         self._lock = threading.RLock()
 

@@ -6,13 +6,12 @@ will offer. A forked child goes on from a copy of its parent's numbers.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger.derive import MEMORY, MemoryTier, Readings
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, LOOKUPS, METRICS, SERIES_DROPPED, Metric
 from tritonprobe.ledger.store import Cell, Exemplar, Family, HistogramSample, Labels, Sample, Slots, Traced
@@ -44,7 +43,7 @@ class MemoryLedger:
         for metric in METRICS:
             for labels in metric.created:
                 self._open(metric, labels)
-        _living.add(self)
+        tell_in_child(self)
 
     def cell(self, metric: Metric, labels: Labels = ()) -> Cell:
         return self._open(metric, labels)
@@ -94,7 +93,6 @@ class MemoryLedger:
     def after_fork(self) -> None:
         """For a forked child, whose copies of the locks may be held by threads that it does not have."""
         self._lock = threading.RLock()
-        self._memory_tier.renew_lock()
 
     def _in_progress(self, readings: Readings) -> int:
         """How many processes have a cold call in progress."""
@@ -173,14 +171,3 @@ def overflow(metric: Metric, labels: Labels) -> Labels:
 def clean(labels: Labels) -> Labels:
     """What any exposition format can carry: text of bounded length without lone surrogates."""
     return tuple(str(value)[:MAX_LABEL].encode("utf-8", "replace").decode("utf-8") for value in labels)
-
-
-_living: weakref.WeakSet[MemoryLedger] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for ledger in list(_living):
-        ledger.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -5,7 +5,8 @@ Launches, warm-ups and trials are counted by the adapter in cells of its own; on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.derive import MEMORY
@@ -21,12 +22,21 @@ class Recorder:
     """Counts events in `ledger`; made for `Bus.subscribe`. Safe from any thread.
 
     ``is_ready`` tells whether the process takes traffic: from then on the figures of its start are frozen.
+    ``on_error("record")`` is told of each part of an event that cannot be counted, and the other parts are; without it
+    the first such part raises.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: Settings,
+        is_ready: Callable[[], bool],
+        on_error: Callable[[str], None] | None = None,
+    ) -> None:
         self._ledger = ledger
         self._rank = settings.rank
         self._is_ready = is_ready
+        self._on_error = on_error
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, ColdCall):
@@ -37,42 +47,55 @@ class Recorder:
             self._launch_error(event)
 
     def _cold_call(self, call: ColdCall) -> None:
-        ledger = self._ledger
-        ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS, _exemplar(call))
+        with self._part():
+            self._ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS, _exemplar(call))
+        with self._part():
+            if call.after_ready and not call.background:
+                self._ledger.add(schema.AFTER_READY, (call.tier,))
+                self._ledger.add(schema.AFTER_READY_BY_KERNEL, (call.kernel, call.bucket, call.tier))
+        with self._part():
+            self._phases(call)
+        with self._part():
+            for found in call.lookups:
+                if found.tier != MEMORY:  # derived when the ledger is read
+                    self._ledger.add(schema.LOOKUPS, (found.kernel, found.bucket, found.tier), found.count)
+        with self._part():
+            if call.tier == "compile":
+                # A set: two elements of one tuple argument are one cause.
+                for cause in {cause_of(reason) for reason in call.reasons} - {None}:
+                    self._ledger.add(schema.RECOMPILES, (call.kernel, str(cause)))
+        with self._part():
+            if call.tuning is not None:
+                self._tuning(call.kernel, call.tuning)
+
+    def _phases(self, call: ColdCall) -> None:
         starting = not self._is_ready()
         for phase, ns in call.phases:
             if ns > 0:
-                ledger.add(schema.COLD_SECONDS, (call.kernel, phase, self._rank), ns / _NS)
+                self._ledger.add(schema.COLD_SECONDS, (call.kernel, phase, self._rank), ns / _NS)
                 if starting:
-                    ledger.add(schema.STARTUP_COLD, (phase,), ns / _NS)
-        for found in call.lookups:
-            if found.tier != MEMORY:  # derived when the ledger is read
-                ledger.add(schema.LOOKUPS, (found.kernel, found.bucket, found.tier), found.count)
-        if call.tier == "compile":
-            # A set: two elements of one tuple argument are one cause.
-            for cause in {cause_of(reason) for reason in call.reasons} - {None}:
-                ledger.add(schema.RECOMPILES, (call.kernel, str(cause)))
-        if call.tuning is not None:
-            self._tuning(call.kernel, call.tuning)
-        if call.after_ready and not call.background:
-            ledger.add(schema.AFTER_READY, (call.tier,))
-            ledger.add(schema.AFTER_READY_BY_KERNEL, (call.kernel, call.bucket, call.tier))
+                    self._ledger.add(schema.STARTUP_COLD, (phase,), ns / _NS)
 
     def _tuning(self, kernel: str, tuning: Tuning) -> None:
         self._ledger.add(schema.AUTOTUNE_SECONDS, (kernel,), tuning.wall_ns / _NS)
         for trial in tuning.trials:
             self._ledger.add(schema.AUTOTUNE_CONFIGS, (trial.outcome,))
-        self._ledger.add(schema.AUTOTUNE_CONFIGS, ("pruned",), tuning.pruned)
+        # Whoever prunes may also add configurations.
+        self._ledger.add(schema.AUTOTUNE_CONFIGS, ("pruned",), max(tuning.pruned, 0))
 
     def _request(self, cost: RequestCost) -> None:
         exemplar = _exemplar(cost)
-        if cost.ttft_ns is not None:
-            self._ledger.observe(schema.TTFT, (cost.model,), cost.ttft_ns / _NS, exemplar)
-        if cost.tpot_ns is not None:
-            self._ledger.observe(schema.TPOT, (cost.model,), cost.tpot_ns / _NS, exemplar)
-        self._exposure("before_first_token", cost.before)
-        if cost.first_token_ns is not None:
-            self._exposure("after_first_token", cost.after)
+        with self._part():
+            if cost.ttft_ns is not None:
+                self._ledger.observe(schema.TTFT, (cost.model,), cost.ttft_ns / _NS, exemplar)
+        with self._part():
+            if cost.tpot_ns is not None:
+                self._ledger.observe(schema.TPOT, (cost.model,), cost.tpot_ns / _NS, exemplar)
+        with self._part():
+            self._exposure("before_first_token", cost.before)
+        with self._part():
+            if cost.first_token_ns is not None:
+                self._exposure("after_first_token", cost.after)
 
     def _exposure(self, phase: str, exposure: Exposure) -> None:
         self._ledger.observe(schema.EXPOSURE, (phase, "in_batch"), exposure.in_batch_ns / _NS)
@@ -81,6 +104,16 @@ class Recorder:
     def _launch_error(self, event: LaunchError) -> None:
         if event.mode == "launch":
             self._ledger.add(schema.LAUNCH_ERRORS, (event.kernel, event.error))
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        """A part of an event: what cannot be counted in it is told, and the next part has its turn."""
+        try:
+            yield
+        except Exception:
+            if self._on_error is None:
+                raise
+            self._on_error("record")
 
 
 def _exemplar(event: ColdCall | RequestCost) -> Exemplar | None:

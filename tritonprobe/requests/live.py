@@ -13,12 +13,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 
 from tritonprobe.bus import Bus
+from tritonprobe.forks import tell_in_child
 from tritonprobe.model import RequestCost
 from tritonprobe.requests.exposure import Interval, coalesce, exposure, intersection, union
 from tritonprobe.requests.stalls import OpenStalls, Stalls
+from tritonprobe.requests.threads import this_thread
 from tritonprobe.tracing import Trace, current_trace, parse_traceparent
 
 log = logging.getLogger("tritonprobe")
@@ -35,7 +38,7 @@ class LiveRequest:
     """One request from its arrival to its end. Made by `Requests.request`; also a context manager."""
 
     __slots__ = (
-        "__weakref__", "_end_ns", "_first_ns", "_key", "_lock", "_owner", "_stalled", "_tokens", "_windows",
+        "__weakref__", "_end_ns", "_first_ns", "_key", "_owner", "_stalled", "_tokens", "_windows",
         "id", "model", "start_ns", "trace", "unix_ns",
     )  # fmt: skip
 
@@ -47,21 +50,20 @@ class LiveRequest:
         self.start_ns = start_ns
         self.unix_ns = unix_ns
         self.trace = trace
-        self._owner = owner
         self._key = key
-        self._lock = threading.Lock()
         self._tokens = 0
         self._first_ns: int | None = None
         self._end_ns: int | None = None
         self._windows: list[Interval] = []  # its recent steps
         self._stalled: list[Interval] = []  # what lay in a stall of the steps before those
+        self._owner = owner  # last: see __del__
 
     def token(self, n: int = 1) -> None:
         """Counts `n` output tokens; the first one ends the time to first token."""
         if not isinstance(n, int) or n < 0:
             self._owner._misuse("token_count", f"token({n.__class__.__name__}) takes a whole number from 0 up")
             return
-        with self._lock:
+        with self._owner._lock:
             if self._end_ns is None:
                 if n and self._first_ns is None:
                     self._first_ns = self._owner._clock()
@@ -82,8 +84,9 @@ class LiveRequest:
 
     def __del__(self) -> None:
         # The collector may run this inside any of our locks, hence nothing but an append, which takes none.
-        if self._end_ns is None:
-            self._owner._abandoned.append(self._key)
+        owner = getattr(self, "_owner", None)  # an interrupt may have left the object half made
+        if owner is not None and self._key in owner._live:
+            owner._abandoned.append(self._key)
 
 
 class Step:
@@ -92,16 +95,15 @@ class Step:
     __slots__ = ("_owner", "requests", "start_ns")
 
     def __init__(self, owner: Requests, requests: list[LiveRequest]) -> None:
-        self._owner = owner
         self.requests = requests
         self.start_ns = 0
+        self._owner = owner
 
     def __enter__(self) -> None:
         owner = self._owner
-        owner._stalls.serve(threading.get_ident())
+        owner._stalls.serve(this_thread())
         self.start_ns = owner._clock()
-        with owner._lock:
-            owner._steps[id(self)] = self
+        owner._steps[id(self)] = (self.start_ns, self.requests)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         owner = self._owner
@@ -111,7 +113,13 @@ class Step:
             windows.append(window)
             if len(windows) > MAX_WINDOWS:
                 owner._boil_down(request)
-        with owner._lock:  # last: a request that finishes meanwhile finds the step here, or its window, or both
+        # Last: a request that finishes meanwhile finds the step here, or its window, or both.
+        owner._steps.pop(id(self), None)
+
+    def __del__(self) -> None:
+        # An interrupt inside `__enter__` or `__exit__` leaves a step that nobody ends.
+        owner = getattr(self, "_owner", None)
+        if owner is not None:
             owner._steps.pop(id(self), None)
 
 
@@ -133,12 +141,14 @@ class Requests:
         self._unix_clock = unix_clock
         self._on_error = on_error
         self._stalls = Stalls(open_stalls)
-        self._lock = threading.Lock()
+        # One lock for all requests, held briefly. Reentrant: a signal's handler may run inside, and have a request.
+        self._lock = threading.RLock()
         self._keys = itertools.count(1)
         self._live: dict[int, int] = {}  # key -> start, the oldest first
-        self._steps: dict[int, Step] = {}  # the steps in progress
+        self._steps: dict[int, tuple[int, list[LiveRequest]]] = {}  # id of each step in progress -> start, its requests
         self._abandoned: deque[int] = deque(maxlen=MAX_LIVE)
         self._said: set[str] = set()
+        tell_in_child(self)
 
     def request(
         self,
@@ -151,30 +161,40 @@ class Requests:
         Its trace is that of the header `traceparent`, without one that of the current OpenTelemetry span; neither if
         it is not sampled.
         """
+        key = next(self._keys)
+        try:
+            start = self._enlist(key)
+            return LiveRequest(
+                self,
+                key=key,
+                name=f"request-{key}" if id is None else str(id)[:MAX_TEXT],
+                model=str(model)[:MAX_TEXT],
+                start_ns=start,
+                unix_ns=self._unix_clock(),
+                trace=current_trace() if traceparent is None else self._sent(traceparent),
+            )
+        except BaseException:  # an interrupt: nobody will finish it
+            self._live.pop(key, None)
+            raise
+
+    def _enlist(self, key: int) -> int:
+        """Begins the life of the request `key`, and gives up those that nobody will finish. Returns its start."""
         given_up = 0
         with self._lock:
-            while self._abandoned:
-                given_up += self._live.pop(self._abandoned.popleft(), None) is not None
-            key = next(self._keys)
-            start = self._clock()  # inside the lock, so that the oldest stays first
-            self._live[key] = start
+            with suppress(IndexError):  # not `while self._abandoned`: a signal's handler may take the last one
+                while True:
+                    given_up += self._live.pop(self._abandoned.popleft(), None) is not None
+            # Inside the lock, and its place taken before the clock is read, so that the oldest stays first.
+            self._live[key] = 0
+            start = self._live[key] = self._clock()
             crowded = len(self._live) > MAX_LIVE
             if crowded:
-                del self._live[next(iter(self._live))]
+                self._live.pop(next(iter(self._live)), None)
         for _ in range(given_up):
             self._misuse("abandoned", "a request was dropped without finish(); it is in no figure")
         if crowded:
             self._misuse("crowded", f"more than {MAX_LIVE} requests are alive; the oldest is in no figure")
-        name = f"request-{key}" if id is None else str(id)[:MAX_TEXT]
-        return LiveRequest(
-            self,
-            key=key,
-            name=name,
-            model=str(model)[:MAX_TEXT],
-            start_ns=start,
-            unix_ns=self._unix_clock(),
-            trace=current_trace() if traceparent is None else self._sent(traceparent),
-        )
+        return start
 
     def _sent(self, traceparent: str) -> Trace | None:
         try:
@@ -200,7 +220,7 @@ class Requests:
         return Step(self, known)
 
     def stall(self, start_ns: int, end_ns: int, thread: int) -> None:
-        """Takes note of a finished cold call of `thread`. Background threads must not be reported."""
+        """Takes note of a finished cold call of `thread`, as `this_thread` numbers them."""
         with self._lock:
             oldest = next(iter(self._live.values()), None)
         if oldest is not None:
@@ -211,9 +231,9 @@ class Requests:
         return self._stalls.counts(thread)
 
     def _finish(self, request: LiveRequest, error: BaseException | str | None) -> None:
-        with request._lock:
-            again = request._end_ns is not None
+        with self._lock:
             end = self._clock()
+            again = request._end_ns is not None
             if not again:
                 request._end_ns = end
         if again:
@@ -221,8 +241,8 @@ class Requests:
             return
         try:
             cost = self._cost(request, end, error)
-            with self._lock:  # only now: what it stood behind had to be kept until here
-                known = self._live.pop(request._key, None) is not None
+            # Only now: what it stood behind had to be kept until here.
+            known = self._live.pop(request._key, None) is not None
             if known:
                 self._bus.publish(cost)
         except Exception as fault:
@@ -230,9 +250,9 @@ class Requests:
 
     def _cost(self, request: LiveRequest, end: int, error: BaseException | str | None) -> RequestCost:
         start = request.start_ns
+        steps = list(self._steps.values())  # before the windows: see `Step.__exit__`
+        now_running = [began for began, requests in steps if any(r is request for r in requests)]
         with self._lock:
-            now_running = [s.start_ns for s in self._steps.values() if any(r is request for r in s.requests)]
-        with request._lock:
             own = [*request._stalled, *request._windows, *((began, end) for began in now_running)]
         before, after = exposure((start, end), request._first_ns, own, self._stalls.between(start, end))
         name = type(error).__name__ if isinstance(error, BaseException) else error
@@ -256,17 +276,27 @@ class Requests:
         If even these are too many, the narrowest gaps are closed: ``in_batch`` may then take from ``queued``, while the
         exposure as a whole stays what it is.
         """
-        with request._lock:
-            n = len(request._windows)  # others may append meanwhile; those stay
+        with self._lock:
+            windows = request._windows[:]  # others may append meanwhile; those stay
+            del request._windows[: len(windows)]
             try:
-                steps = union(request._windows[:n])
+                steps = union(windows)
                 if steps:
                     stall = self._stalls.between(steps[0][0], steps[-1][1], everyone=True)
                     stalled = union([*request._stalled, *intersection(steps, stall)])
                     request._stalled = coalesce(stalled, MAX_WINDOWS // 2)
+                return
             except Exception as fault:
-                self._misuse("step", f"steps are missing from a request's figures: {type(fault).__name__}: {fault}")
-            del request._windows[:n]
+                why = f"{type(fault).__name__}: {fault}"
+        self._misuse("step", f"steps are missing from a request's figures: {why}")
+
+    def after_fork(self) -> None:
+        """For a forked child: its parent's requests and steps are the parent's, and the lock may be held by nobody."""
+        self._lock = threading.RLock()
+        self._live.clear()
+        self._steps.clear()
+        self._abandoned.clear()
+        self._stalls.after_fork()
 
     def _misuse(self, kind: str, message: str) -> None:
         """Counts a misuse, and says so the first time it is seen."""

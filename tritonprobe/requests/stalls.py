@@ -1,4 +1,4 @@
-"""The stall: when serving threads were in cold calls. Knows intervals and thread idents; keeps both bounded.
+"""The stall: when serving threads were in cold calls. Knows intervals and the numbers of `threads`; bounded.
 
 A thread that has run a step is a serving thread. While no thread has ever run one (a server without `step`), every
 thread counts whose cold calls the runtime reports; it never reports background threads.
@@ -16,13 +16,13 @@ MAX_STALLS = 4096
 """Finished cold calls remembered. Beyond it the narrowest gaps between those that count are closed: the stall may then
 be too long, never too short."""
 MAX_THREADS = 4096
-"""Serving threads remembered."""
+"""Serving threads remembered. Beyond it the first is forgotten, until it runs its next step."""
 
 OpenStalls = Callable[[], Iterable[tuple[int, int]]]
 """Gives (start_ns, thread) of each cold call in progress. A call must stay in it until `Stalls.add` was told of its
 end, or a request that finishes just then would miss it; being in both places does no harm."""
 
-_COUNTED = -1  # stands for "a thread that counted when its stalls were merged"; no thread has a negative ident
+_COUNTED = -1  # stands for "a thread that counted when its stalls were merged"; no thread has a negative number
 
 
 class Stalls:
@@ -32,14 +32,18 @@ class Stalls:
 
     def __init__(self, open_stalls: OpenStalls) -> None:
         self._open = open_stalls
-        self._lock = threading.Lock()
-        self._serving: set[int] = set()
+        self._lock = threading.RLock()  # reentrant: a signal's handler may run inside
+        self._serving: dict[int, None] = {}  # the first to serve comes first
         self._finished: list[tuple[int, int, int]] = []  # (end, start, thread), sorted
 
     def serve(self, thread: int) -> None:
         """From now on, and for what is remembered, `thread` is a serving thread."""
-        if thread not in self._serving and len(self._serving) < MAX_THREADS:
-            self._serving.add(thread)
+        if thread in self._serving:
+            return
+        with self._lock:
+            self._serving[thread] = None
+            if len(self._serving) > MAX_THREADS:
+                self._serving.pop(next(iter(self._serving)), None)
 
     def add(self, start: int, end: int, thread: int, needed_from: int) -> None:
         """Remembers a finished cold call, and forgets what ended before `needed_from`."""
@@ -66,3 +70,9 @@ class Stalls:
     def counts(self, thread: int) -> bool:
         """Whether `thread` is a serving thread as far as is known now."""
         return not self._serving or thread in self._serving or thread == _COUNTED
+
+    def after_fork(self) -> None:
+        """For a forked child: none of its threads has served, and its requests have waited for nothing yet."""
+        self._lock = threading.RLock()
+        self._serving = {}
+        self._finished = []

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from tritonprobe.forks import tell_in_child
 from tritonprobe.model import OTHER
 
 ALL = "all"
@@ -149,13 +150,14 @@ class BucketMemo:
     ``overflow`` counts the refusals. Safe from any thread.
     """
 
-    __slots__ = ("_limit", "_lock", "_names", "overflow")
+    __slots__ = ("__weakref__", "_limit", "_lock", "_names", "overflow")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._names: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal's handler may run inside
         self.overflow = 0
+        tell_in_child(self)
 
     def admit(self, name: str) -> str:
         """`name`, or ``other`` when the kernel has `limit` other buckets already."""
@@ -167,6 +169,10 @@ class BucketMemo:
                 return name
             self.overflow += 1
             return OTHER
+
+    def after_fork(self) -> None:
+        """For a forked child, whose copy of the lock may be held by a thread that it does not have."""
+        self._lock = threading.RLock()
 
 
 def _parse_rule(dim: str, rule: object) -> Rule:

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from operator import ne
 from sys import intern
 
+from tritonprobe.forks import tell_in_child
 from tritonprobe.model import ArgClass, Variant
 
 NEW_KERNEL = "new kernel"
@@ -90,13 +91,14 @@ class VariantMemory:
     was forgotten is explained like something new.
     """
 
-    __slots__ = ("_kernels", "_lock", "_max_kernels", "_max_variants")
+    __slots__ = ("__weakref__", "_kernels", "_lock", "_max_kernels", "_max_variants")
 
     def __init__(self, *, max_variants: int = MAX_VARIANTS, max_kernels: int = MAX_KERNELS) -> None:
         self._max_variants = max_variants
         self._max_kernels = max_kernels
         self._kernels: dict[str, dict[Variant, _Seen]] = {}  # a plain dict: an OrderedDict hashes while it is read
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal's handler may run inside
+        tell_in_child(self)
 
     def explain(self, variant: Variant) -> tuple[str, ...]:
         """Why `variant` is cold; from now on it is a variant seen."""
@@ -112,6 +114,10 @@ class VariantMemory:
             if len(self._kernels) > self._max_kernels:
                 del self._kernels[next(iter(self._kernels))]
         return (SAME_VARIANT,) if again else _reasons(new, latest_first)
+
+    def after_fork(self) -> None:
+        """For a forked child, whose copy of the lock may be held by a thread that it does not have."""
+        self._lock = threading.RLock()
 
 
 def _reasons(new: _Seen, latest_first: Iterable[_Seen]) -> tuple[str, ...]:
