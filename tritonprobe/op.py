@@ -11,6 +11,7 @@ caller.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -53,9 +54,14 @@ def op(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         counters = _Counters(name or f"{function.__module__}.{function.__qualname__}", bucket)
+        # Inside a graph of torch.compile the function stands alone: Dynamo could not trace the counting.
+        torch = sys.modules.get("torch")
+        is_compiling: Callable[[], bool] = bool if torch is None else torch.compiler.is_compiling
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if is_compiling():
+                return function(*args, **kwargs)
             runtime = current()
             if runtime.settings.disabled:
                 return function(*args, **kwargs)

@@ -31,6 +31,14 @@ def optional_kernel(x, bias, out, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def optional_int_kernel(x, n, k, BLOCK: tl.constexpr):
+    value = n
+    if k is not None:
+        value += k
+    tl.store(x + tl.arange(0, BLOCK), value)
+
+
+@triton.jit
 def tuple_kernel(x, shape, n, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), shape[0] + shape[1] + n)
 

@@ -8,18 +8,21 @@ counts, a little dearer.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tritonprobe.adapter.calls import Calls
-from tritonprobe.adapter.kernels import Registry, Site, living_kernels
+from tritonprobe.adapter.kernels import Registry, Shape, Site, living_kernels
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import CELLS, MISS, RewriteError, counting_binder
 
 log = logging.getLogger("tritonprobe")
+
+PLAIN = "_tritonprobe_plain"  # on our binders: Triton's own, to put back
 
 
 class Binders:
@@ -69,22 +72,45 @@ class Binders:
         if site is None:
             return
         for device, entry in list(kernel.device_caches.items()):
-            if len(entry) == 5 and entry[4] not in site.plain_of:
-                arguments = (kernel.signature, kernel.params, entry[3])
-                kernel.device_caches[device] = (*entry[:4], self._first(site, arguments, entry[4]))
+            # A copy of a kernel shares its caches: a binder of ours stays, whoever's it is.
+            if len(entry) == 5 and not hasattr(entry[4], PLAIN):
+                self._start_over(site, kernel, device, entry[4])
+
+    def choose_again(self, site: Site, but: Collection[Any] = ()) -> None:
+        """The kernel's dimensions changed: binders that count by the new ones take the place of the old.
+
+        Those of the devices `but` are being made.
+        """
+        kernel = site.kernel()
+        if kernel is None:
+            return
+        with site.lock:
+            for device, entry in list(kernel.device_caches.items()):
+                if len(entry) == 5 and hasattr(entry[4], PLAIN) and device not in but:
+                    self._start_over(site, kernel, device, getattr(entry[4], PLAIN))
+            self._drop_hooks(site, kernel)
 
     def remove(self) -> None:
         """Gives every kernel its own binder back."""
-        for site in self._registry.sites():
-            kernel = site.kernel()
-            if kernel is None or not hasattr(kernel, "device_caches"):  # gone, or the interpreter's
-                continue
+        known = [kernel for site in self._registry.sites() if hasattr(kernel := site.kernel(), "device_caches")]
+        for kernel in (*known, *living_kernels()):  # copies share caches, and may outlive whom we knew
             for device, entry in list(kernel.device_caches.items()):
-                if len(entry) == 5 and entry[4] in site.plain_of:
-                    kernel.device_caches[device] = (*entry[:4], site.plain_of[entry[4]])
-            for hook in site.hooks:
-                if hook in kernel.pre_run_hooks:
-                    kernel.pre_run_hooks.remove(hook)
+                if len(entry) == 5 and hasattr(entry[4], PLAIN):
+                    kernel.device_caches[device] = (*entry[:4], getattr(entry[4], PLAIN))
+        for site in self._registry.sites():
+            self._drop_hooks(site, site.kernel())
+
+    def _start_over(self, site: Site, kernel: Any, device: Any, plain: Any) -> None:
+        entry = kernel.device_caches[device]
+        arguments = (kernel.signature, kernel.params, entry[3])
+        kernel.device_caches[device] = (*entry[:4], self._first(site, arguments, plain))
+
+    @staticmethod
+    def _drop_hooks(site: Site, kernel: Any) -> None:
+        for hook in site.hooks:
+            if kernel is not None and hook in kernel.pre_run_hooks:
+                kernel.pre_run_hooks.remove(hook)
+        site.hooks.clear()
 
     def _first(self, site: Site, arguments: tuple[Any, ...], plain: Any) -> Any:
         """A binder for one call: binds, looks at the values, and puts the counting binder in its own place."""
@@ -104,7 +130,7 @@ class Binders:
                     call.leave(depth)
             return bound
 
-        site.plain_of[first_binder] = plain
+        setattr(first_binder, PLAIN, plain)
         return first_binder
 
     def _settle(self, site: Site, arguments: tuple[Any, ...], first: Any, plain: Any, values: dict[str, Any]) -> None:
@@ -113,32 +139,34 @@ class Binders:
             return
         with site.lock:
             here = [device for device, entry in list(kernel.device_caches.items()) if entry[4] is first]
-            if not site.dims:
-                site.autotune_keys = _autotune_keys(kernel)
-                site.choose_dims(values)
-            binder = self._counting(site, kernel, arguments, plain) if here else None
+            site.autotune_keys = site.autotune_keys or _autotune_keys(kernel)
+            if site.learn(values):
+                self.choose_again(site, but=here)
+            assert site.shape is not None
+            shape = site.shape
+            binder = self._counting(site, shape, kernel, arguments, plain) if here else None
             for device in here:
                 if binder is not None:
                     kernel.device_caches[device] = (*kernel.device_caches[device][:4], binder)
-        key = tuple(values.get(dim) for dim in site.dims)
-        site.miss(key[0] if len(key) == 1 else key or None)
+        site.miss(shape, shape.key(values))
 
-    def _counting(self, site: Site, kernel: Any, arguments: tuple[Any, ...], plain: Any) -> Any:
+    def _counting(self, site: Site, shape: Shape, kernel: Any, arguments: tuple[Any, ...], plain: Any) -> Any:
+        miss = functools.partial(site.miss, shape)
         try:
-            _, binder = counting_binder(self._generate, arguments, site.dims, site.cells_now(), site.miss)
+            _, binder = counting_binder(self._generate, arguments, shape.dims, site.cells_now(shape), miss)
         except RewriteError as error:
             if not self._warned:
                 self._warned = True
                 log.warning("tritonprobe: counting through pre_run_hook, dearer by about 0.3 us a launch: %s", error)
             site.strategy = "pre_run_hook"
             if not site.hooks:
-                hook = _hook(site)
+                hook = _hook(site, shape)
                 site.hooks.append(hook)
                 kernel.pre_run_hooks.append(hook)
             return plain
         site.strategy = "inline"
         site.namespaces.append(binder.__globals__)
-        site.plain_of[binder] = plain
+        setattr(binder, PLAIN, plain)
         assert binder.__globals__.keys() >= {CELLS, MISS}
         return binder
 
@@ -158,20 +186,20 @@ def _autotune_keys(kernel: Any) -> tuple[str, ...]:
     return ()
 
 
-def _hook(site: Site) -> Callable[..., None]:
-    positions = [(dim, site.params.index(dim)) for dim in site.dims]
+def _hook(site: Site, shape: Shape) -> Callable[..., None]:
+    positions = [(dim, site.params.index(dim)) for dim in shape.dims]
 
     def count(*args: Any, **kwargs: Any) -> None:
         try:
             values = tuple(args[i] if i < len(args) else kwargs.get(dim) for dim, i in positions)
             key = values[0] if len(values) == 1 else values or None
             if site.mode == "launch":
-                cell = site.hot.get(key)
+                cell = shape.hot.get(key)
                 if cell is not None:
                     cell[0] += 1
                     return
         except TypeError:
             key = None  # unhashable: let `miss` decide
-        site.miss(key)
+        site.miss(shape, key)
 
     return count

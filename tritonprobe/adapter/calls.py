@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-from tritonprobe.model import OTHER, ColdCall, Lookup, Mode, Tier, Variant
+from tritonprobe.model import OTHER, ColdCall, Lookup, Mode, Tier, Tuning, Variant
 from tritonprobe.tracing import current_trace
 
 now = time.monotonic_ns
@@ -106,6 +106,16 @@ class OpenCall:
             phase.carried += t - phase.start
             phase.name, phase.start, phase.children = name, t, 0
 
+    def tuning(self) -> Tuning | None:
+        """What the tuning session in it came to; None if there was none, or its tuner cannot say."""
+        if self.session is None:
+            return None
+        try:
+            found: Tuning = self.session.result()
+            return found
+        except Exception:
+            return None
+
     def look_up(self) -> None:
         """A lookup begins: the disk answers, unless a compile or a remote cache is seen before it ends."""
         self.tier = "disk"
@@ -122,7 +132,8 @@ class OpenCall:
         end = now()
         rest = end - self.start - sum(self.phases.values())
         self._charge(OTHER, rest)
-        tiers = [tier for _, _, tier in self.lookups] or ["memory"]
+        # A call that raised was looking in the tier it had come to.
+        tiers = [tier for _, _, tier in self.lookups] or [self.tier if self.error else "memory"]
         return ColdCall(
             kernel=self.kernel,
             bucket=self.bucket or UNKNOWN_BUCKET,
@@ -137,7 +148,7 @@ class OpenCall:
             kind=self.kind,
             variant=self.variant,
             hash=self.hash,
-            tuning=None if self.session is None else self.session.result(),
+            tuning=self.tuning(),
             error=self.error,
             thread=threading.get_ident(),
             trace=self.trace,
@@ -214,6 +225,10 @@ class Calls:
         call.frame = None
         self._closed(call.finished())
 
+    def forked(self) -> None:
+        """In a forked child: the forking thread's own call goes on, the others' are gone with their threads."""
+        self._watch[:] = [None] * (self._local.call is not None)
+
     def end_of(self, frame: FrameType) -> None:
         """A guarded function returns or raises: its call, if it has one, is over."""
         call = self._local.call
@@ -232,6 +247,11 @@ class Calls:
                 depth = call.enter(phase)
                 try:
                     return original(*args, **kwargs)
+                except BaseException as error:
+                    if call.kind == "compile":  # no launch holds it, so nothing else will end it
+                        call.error = type(error).__name__
+                        self.close(call)
+                    raise
                 finally:
                     call.leave(depth)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,7 @@ from tritonprobe.adapter.kernels import Registry, jit_function
 from tritonprobe.adapter.launches import Launches
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
+from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.adapter.tuning import Tunings
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.model import ColdCall, LaunchError
@@ -74,11 +77,12 @@ class Adapter:
         self.calls = Calls(opened, closed, self._watch)
         self.launches = Launches(self.registry, self.calls, self._watch, publish, self._enabled)
         self._binders = Binders(self.registry, self.calls, self._enabled)
-        self._phases = Phases(self.registry, self.calls, self._enabled)
+        self._phases = Phases(self.registry, self.calls, self._enabled, self._binders.choose_again)
         self._tunings = Tunings(self.registry, self.calls, self._enabled, lambda: not device.is_compile_only())
         self._interpreted = Interpreted(self.registry, publish, self._enabled)
         self.host_time = HostTime(ledger, fault, settings.host_windows)
         self._phases.loaded = self.host_time.note
+        _living.add(self)
         self._inductor = Inductor(
             self.registry,
             self.calls,
@@ -139,7 +143,6 @@ class Adapter:
             if self._restore_device is not None:
                 self._restore_device()
                 self._restore_device = None
-            self.calls.guarded.clear()
             self.registry.forget_sites()
 
     def watch_everything(self) -> None:
@@ -160,9 +163,30 @@ class Adapter:
             self._inductor.refresh()
             if hasattr(jit, "device_caches"):
                 self._binders.adopt_one(jit)
+                site = self.registry.site(jit)
+                if site is not None and site.shape is None:  # it may have been counted before, by another spec
+                    self._binders.choose_again(site)
 
     @property
     def counting(self) -> str:
         """How launches are counted now: ``inline``, ``pre_run_hook`` or ``none`` yet."""
         strategies = {site.strategy for site in self.registry.sites() if site.strategy}
         return "+".join(sorted(strategies)) or "none"
+
+    def forked(self) -> None:
+        """In a forked child: locks that other threads held are free, and what those threads had begun is over."""
+        self._lock = threading.RLock()
+        self.calls.forked()
+        self.launches.forked()
+        self.registry.forked(CELLS)
+
+
+_living: weakref.WeakSet[Adapter] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for adapter in list(_living):
+        adapter.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -45,10 +45,12 @@ class HostTime:
 
     def note(self, kernel: Any, name: str) -> None:
         """A binary was loaded: later windows time its launches."""
-        key = id(kernel)
         with self._lock:
+            if len(self._kernels) >= MAX_KERNELS:
+                # No callbacks: they would run Python inside any collection.
+                self._kernels = {key: found for key, found in self._kernels.items() if found[0]() is not None}
             if len(self._kernels) < MAX_KERNELS:
-                self._kernels[key] = (weakref.ref(kernel, lambda _: self._kernels.pop(key, None)), name)
+                self._kernels[id(kernel)] = (weakref.ref(kernel), name)
 
     def start(self) -> None:
         with self._lock:

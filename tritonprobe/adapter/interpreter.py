@@ -29,7 +29,7 @@ class Interpreted:
 
     def _run(self, original: Any) -> Any:
         @functools.wraps(original)
-        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        def run(kernel: Any, /, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             site = self._registry.site(kernel) if self._enabled() else None
             if site is None or warmup:  # a warm-up of an interpreted kernel does nothing at all
                 return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
@@ -48,10 +48,9 @@ class Interpreted:
             signature = inspect.signature(kernel.fn)
             known = {name: value for name, value in kwargs.items() if name in signature.parameters}
             values = signature.bind(*args, **known).arguments
-            if not site.dims:
-                site.choose_dims(values)
-            key = tuple(values.get(dim) for dim in site.dims)
-            site.miss(key[0] if len(key) == 1 else key or None)
+            site.learn(values)
+            if site.shape is not None:
+                site.miss(site.shape, site.shape.key(values))
         except TypeError:
             site.count_unbound()
         except Exception:

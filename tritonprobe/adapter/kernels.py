@@ -6,6 +6,7 @@ behaviour.
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import sys
@@ -13,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from tritonprobe.adapter.inductor_names import MODULES, canonical_name
@@ -24,6 +25,7 @@ from tritonprobe.shapes.buckets import BucketMemo, BucketSpec, default_spec
 
 MAX_SHAPES = 8192  # distinct shapes a site remembers on the hot path; then it forgets them all and learns again
 _METRIC: dict[Mode, Metric] = {"launch": LAUNCHES, "trial": TRIALS, "warmup": WARMUPS}
+MAX_NAMES = 4096  # kernels' names whose buckets are bounded together; beyond it the oldest starts anew
 UNBOUND = "unbound"  # the bucket of a call that raised before its arguments were bound
 
 
@@ -70,11 +72,35 @@ class _Thread(threading.local):
     trials: int = 0  # autotune trials under way, of watched kernels and others
 
 
-class Site:
-    """One kernel's counting: shape -> cell, apart for launches, trials and warm-ups.
+class Shape:
+    """Which arguments make a kernel's bucket, and what was counted by them so far."""
 
-    While a trial or warm-up of the kernel runs on any thread, its binders look into an empty dict instead of `hot`, so
-    that each call goes to `miss`, which knows from the thread what the call is for. The hot statement never changes.
+    __slots__ = ("dims", "hot", "names", "rules")
+
+    def __init__(self, rules: BucketSpec) -> None:
+        self.rules = rules
+        self.dims = tuple(dim for dim, _ in rules.dims)
+        self.hot: dict[Any, Cell] = {}  # values -> cell: what binders look into
+        self.names: dict[Any, str] = {}  # values -> bucket
+
+    def key(self, values: Mapping[str, Any]) -> Any:
+        """What a binder makes of a launch's arguments: a value, a tuple of several, None of none."""
+        key = tuple(values.get(dim) for dim in self.dims)
+        return key[0] if len(key) == 1 else key or None
+
+    def values(self, key: Any) -> dict[str, Any]:
+        """The other way round."""
+        if not self.dims:
+            return {}
+        return dict(zip(self.dims, key if len(self.dims) > 1 else (key,), strict=True))
+
+
+class Site:
+    """One kernel's counting: values of its dimensions -> cell, apart for launches, trials and warm-ups.
+
+    While a trial or warm-up of the kernel runs on any thread, its binders look into an empty dict instead of the hot
+    one, so that each call goes to `miss`, which knows from the thread what the call is for. The hot statement never
+    changes.
     """
 
     def __init__(self, jit: Any, registry: Registry, spec: BucketSpec | None) -> None:
@@ -84,58 +110,66 @@ class Site:
         self.params: tuple[str, ...] = tuple(jit.arg_names)
         self.constexprs = _constexprs(jit)
         self.autotune_keys: tuple[str, ...] = ()
-        self.dims: tuple[str, ...] = ()
-        self.hot: dict[Any, Cell] = {}
-        self.namespaces: list[dict[str, Any]] = []  # of the binders that count here
-        self.plain_of: dict[Any, Any] = {}  # our binder -> Triton's own, to put back
+        self.shape: Shape | None = None  # known once a launch was seen
+        self.namespaces: list[dict[str, Any]] = []  # of the binders that count here, by the present shape
         self.hooks: list[Any] = []
         self.strategy: str | None = None
         self.lock = threading.RLock()
         self._registry = registry
-        self._sessions = 0
+        self._sessions: set[object] = set()  # trials and warm-ups under way, on any thread
         self._memo = registry.memo(self.name)
-        self._names: dict[Any, str] = {}
 
     def bucket(self, values: Mapping[str, Any]) -> str:
-        """The bucket of a launch with these bound arguments."""
-        spec = self.spec or default_spec(
+        """The bucket of a launch with these bound arguments, by the dimensions its binder counts with."""
+        rules = self._rules_for(values) if self.shape is None else self.shape.rules
+        return self._memo.admit(rules.name(values))
+
+    def learn(self, values: Mapping[str, Any]) -> bool:
+        """Learns from a launch which arguments make the bucket; whether these are others than before.
+
+        An optional argument may be None in the first launch, so what is learnt later is added.
+        """
+        rules = dict(self._rules_for(values).dims)
+        if self.shape is not None:
+            if self.spec is not None:
+                return False
+            rules = {**dict(self.shape.rules.dims), **rules}
+            if len(rules) == len(self.shape.dims):
+                return False
+        self.shape = Shape(BucketSpec(tuple(rules.items())))
+        self.namespaces = []  # binders that count by the former shape go on with its cells until they are replaced
+        return True
+
+    def forget(self) -> None:
+        """Another spec was given: the next launch decides anew."""
+        self.shape, self.namespaces = None, []
+
+    def _rules_for(self, values: Mapping[str, Any]) -> BucketSpec:
+        return self.spec or default_spec(
             self.params, values, autotune_keys=self.autotune_keys, constexprs=self.constexprs
         )
-        return self._memo.admit(spec.name(values))
 
-    def choose_dims(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """The arguments whose values make the bucket, learnt at the first launch."""
-        if self.spec is not None:
-            self.dims = tuple(dim for dim, _ in self.spec.dims)
-        else:
-            spec = default_spec(self.params, values, autotune_keys=self.autotune_keys, constexprs=self.constexprs)
-            self.dims = tuple(dim for dim, _ in spec.dims)
-        return self.dims
-
-    def miss(self, key: Any) -> None:
-        """Counts a call whose shape is not in `hot`. Called from the binder; never raises."""
+    def miss(self, shape: Shape, key: Any) -> None:
+        """Counts a call whose values are not in `shape.hot`. Called from the binder; never raises."""
         try:
             # A tensor as a key would be compared by identity and pin its memory: only plain values are remembered.
             plain = all(type(v) in (int, str, bool, type(None)) for v in (key if type(key) is tuple else (key,)))
-            name = self._names.get(key) if plain else None
+            name = shape.names.get(key) if plain else None
             if name is None:
-                name = self.bucket(self._values(key))
+                name = self._memo.admit(shape.rules.name(shape.values(key)))
                 if plain:
-                    self._remember(self._names, key, name)
-            thread = self._registry.thread
-            mode = thread.mode if thread.site is self else "launch"
+                    self._remember(shape.names, key, name)
+            mode = self.mode
             cell = self._registry.ledger.cell(_METRIC[mode], (self.name, name))
             cell[0] += 1
-            if plain and mode == "launch" and self._sessions == 0:
-                self._remember(self.hot, key, cell)
+            if plain and mode == "launch" and not self._sessions:
+                self._remember(shape.hot, key, cell)
         except Exception:
             self._registry.fault("binder")
 
     def count_unbound(self) -> None:
         """Counts a call that raised before its binder could."""
-        thread = self._registry.thread
-        mode = thread.mode if thread.site is self else "launch"
-        self._registry.ledger.add(_METRIC[mode], (self.name, UNBOUND))
+        self._registry.ledger.add(_METRIC[self.mode], (self.name, UNBOUND))
         self.count_failed(UNBOUND)
 
     def count_failed(self, bucket: str) -> None:
@@ -146,36 +180,47 @@ class Site:
     def mode(self) -> Mode:
         """What a call of this kernel on this thread is for."""
         thread = self._registry.thread
-        return thread.mode if thread.site is self else "launch"
+        if thread.site is self:
+            return thread.mode
+        # A tuner's benchmark may run its trials on a thread of its own.
+        return "trial" if self._sessions and _in_trial() else "launch"
 
     @contextmanager
     def session(self, mode: Mode, cells_name: str) -> Iterator[None]:
         """Calls of this kernel on this thread count as `mode`."""
         thread = self._registry.thread
         before = (thread.mode, thread.site)
-        with self.lock:
-            self._sessions += 1
-            for namespace in self.namespaces:
-                namespace[cells_name] = {}
-        thread.mode, thread.site = mode, self
+        token = object()
         try:
+            # Inside, so that an interrupt (Ctrl-C) between any two of these leaves nothing behind.
+            with self.lock:
+                self._sessions.add(token)
+                for namespace in self.namespaces:
+                    namespace[cells_name] = {}
+            thread.mode, thread.site = mode, self
             yield
         finally:
             thread.mode, thread.site = before
             with self.lock:
-                self._sessions -= 1
-                if self._sessions == 0:
-                    for namespace in self.namespaces:
-                        namespace[cells_name] = self.hot
+                self._sessions.discard(token)
+                self.settle(cells_name)
 
-    def cells_now(self) -> dict[Any, Cell]:
+    def settle(self, cells_name: str) -> None:
+        """Lets the binders count in `hot` again once no trial and no warm-up is left."""
+        if not self._sessions and self.shape is not None:
+            for namespace in self.namespaces:
+                namespace[cells_name] = self.shape.hot
+
+    def forked(self, cells_name: str) -> None:
+        """In a forked child: only the forking thread lives on, with its own sessions at most."""
+        self.lock = threading.RLock()
+        if self._registry.thread.site is not self:
+            self._sessions.clear()
+        self.settle(cells_name)
+
+    def cells_now(self, shape: Shape) -> dict[Any, Cell]:
         """What a new binder starts with."""
-        return self.hot if self._sessions == 0 else {}
-
-    def _values(self, key: Any) -> dict[str, Any]:
-        if not self.dims:
-            return {}
-        return dict(zip(self.dims, key if len(self.dims) > 1 else (key,), strict=True))
+        return {} if self._sessions else shape.hot
 
     @staticmethod
     def _remember(table: dict[Any, Any], key: Any, value: Any) -> None:
@@ -196,24 +241,30 @@ class Registry:
         self._sites: dict[int, Site] = {}
         self._specs: dict[int, tuple[weakref.ref[Any], BucketSpec | None]] = {}
         self._memos: dict[str, BucketMemo] = {}
+        self._sweep_at = 256
         self._lock = threading.RLock()
 
     def probe(self, jit: Any, spec: BucketSpec | None) -> None:
         """Watches one kernel, with its bucket spec."""
         key = id(jit)
         with self._lock:
-            self._specs[key] = (weakref.ref(jit, lambda _: self._specs.pop(key, None)), spec)
+            self._drop_dead(self._specs, lambda found: found[0]())
+            self._specs[key] = (weakref.ref(jit), spec)
             site = self._sites.get(key)
             if site is not None and site.kernel() is jit:
                 site.spec = spec
+                site.forget()
 
     def spec(self, jit: Any) -> BucketSpec | None:
         """The bucket spec a kernel was probed with."""
         found = self._specs.get(id(jit))
-        return None if found is None else found[1]
+        return found[1] if found is not None and found[0]() is jit else None
 
     def watched(self, jit: Any) -> bool:
-        return self.everything or id(jit) in self._specs
+        if self.everything:
+            return True
+        found = self._specs.get(id(jit))
+        return found is not None and found[0]() is jit
 
     def site(self, jit: Any) -> Site | None:
         """The site of a watched kernel; None for any other."""
@@ -225,11 +276,19 @@ class Registry:
         with self._lock:
             found = self._sites.get(id(jit))
             if found is None or found.kernel() is not jit:
-                key = id(jit)
-                found = Site(jit, self, self._specs[key][1] if key in self._specs else None)
-                found.kernel = weakref.ref(jit, lambda _: self._sites.pop(key, None))
-                self._sites[key] = found
+                self._drop_dead(self._sites, lambda site: site.kernel())
+                found = self._sites[id(jit)] = Site(jit, self, self.spec(jit))
             return found
+
+    def _drop_dead(self, table: dict[int, Any], alive: Callable[[Any], Any]) -> None:
+        """Forgets kernels that are gone, now and then.
+
+        References with callbacks would run Python inside any collection, and Python 3.11's parser does not bear that.
+        """
+        if len(table) >= self._sweep_at:
+            for key in [key for key, found in table.items() if alive(found) is None]:
+                del table[key]
+            self._sweep_at = max(256, 2 * len(table))
 
     def sites(self) -> list[Site]:
         with self._lock:
@@ -242,7 +301,36 @@ class Registry:
     def memo(self, name: str) -> BucketMemo:
         """Kernels of one name (made anew in a loop, say) share one bound."""
         with self._lock:
+            if len(self._memos) >= MAX_NAMES and name not in self._memos:
+                del self._memos[next(iter(self._memos))]
             return self._memos.setdefault(name, BucketMemo(self._limit))
+
+    def forked(self, cells_name: str) -> None:
+        """In a forked child: no lock is held by a thread that is not there."""
+        self._lock = threading.RLock()
+        for site in list(self._sites.values()):
+            site.forked(cells_name)
+
+
+@functools.cache
+def trial_code() -> Any:
+    """The code of the function inside `Autotuner._bench` that runs a trial, on whichever thread its benchmark likes."""
+    from triton.runtime.autotuner import Autotuner
+
+    bench = inspect.unwrap(Autotuner._bench)
+    return next((c for c in bench.__code__.co_consts if getattr(c, "co_name", None) == "kernel_call"), None)
+
+
+def _in_trial() -> bool:
+    code = trial_code()
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(24):
+        if frame is None or code is None:
+            return False
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def living_kernels() -> list[Any]:

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from tritonprobe.adapter.calls import Calls
-from tritonprobe.adapter.kernels import Registry, Site, jit_function
+from tritonprobe.adapter.kernels import Registry, Site, jit_function, trial_code
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import BINDER_FILE, CELLS, RewriteError, guard
 from tritonprobe.model import LaunchError, Mode
@@ -43,7 +43,6 @@ class Launched:
 
 class _Thread(threading.local):
     watching: Launched | None = None
-    counted: int | None = None  # id of the last exception counted as a launch error; the object would hold its frames
 
 
 class Launches:
@@ -82,10 +81,18 @@ class Launches:
     def observed(self, mine: Launched) -> None:
         """The end of what `observe` began."""
         self._watch.pop()
+        mine.error = None  # else the op's frame, the exception and its traceback would hold each other, and the tensors
         before = self._thread.watching = mine.before
         if before is not None:
             before.ended += mine.ended
             before.raised += mine.raised
+
+    def forked(self) -> None:
+        """In a forked child: ops under way on the forking thread still watch its launches."""
+        watching = self._thread.watching
+        while watching is not None:
+            self._watch.append(None)
+            watching = watching.before
 
     def observe_end(self) -> None:
         """A launch that is no `JITFunction`'s came to its end on this thread."""
@@ -201,13 +208,11 @@ class Launches:
                 site.count_unbound()
             elif not found.variant:
                 site.count_failed(site.bucket(found.values))
-            if mode == "launch":
-                self._thread.counted = id(error)
             name = type(error).__name__
             call = self._calls.current
             if call is not None and mode == "trial":
                 call.trial_error = name
-            elif call is not None:
+            elif call is not None and call.frame is sys._getframe(1):  # another's may be caught on its way
                 call.error = name
             self._publish(LaunchError(site.name, name, mode))
         except Exception:
@@ -231,9 +236,13 @@ class Launches:
         """Tuning itself failed (no config left, an error in a trial): a launch call that never came to a launch."""
         try:
             error = sys.exc_info()[1]
-            counted, self._thread.counted = self._thread.counted, None
-            if error is None or id(error) == counted or not self._enabled():
+            if error is None or not self._enabled():
                 return
+            call = self._calls.current
+            if call is not None and call.frame is sys._getframe(1):
+                call.error = type(error).__name__
+            if _came_through_a_launch(error):
+                return  # and was counted there
             watching = self._thread.watching
             if watching is not None and self._registry.thread.trials == 0:
                 watching.error = error
@@ -241,9 +250,6 @@ class Launches:
             site = self._registry.site(jit) if jit is not None else None
             if site is None or site.mode != "launch":
                 return
-            call = self._calls.current
-            if call is not None:
-                call.error = type(error).__name__
             site.count_unbound()
             self._publish(LaunchError(site.name, type(error).__name__, "launch"))
         except Exception:
@@ -251,6 +257,18 @@ class Launches:
 
     def _tuner_ended(self, tuner: Any) -> None:  # a guard hands its function's self over
         self._calls.end_of(sys._getframe(1))
+
+
+def _came_through_a_launch(error: BaseException) -> bool:
+    """Whether the exception rose from a launch that was no trial: the tuner's own launch after it had a winner."""
+    trace, launched = error.__traceback__, False
+    while trace is not None:
+        if trace.tb_frame.f_code is trial_code():
+            return False
+        # Triton's `run` and no other function has this argument beside a kernel's.
+        launched = launched or {"self", "grid", "warmup"} <= trace.tb_frame.f_locals.keys()
+        trace = trace.tb_next
+    return launched
 
 
 @dataclass(slots=True)

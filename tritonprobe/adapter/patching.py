@@ -6,6 +6,7 @@ theirs, and since every wrapper of ours asks whether it is switched on, it then 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[_Patch] = []
+        self._kept: list[_Patch] = []  # left underneath somebody's wrapper by an earlier `undo`
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Sets ``owner.name`` to ``make(original)``.
@@ -35,6 +37,13 @@ class Patches:
         """
         before = vars(owner).get(name, _ABSENT)
         original = getattr(owner, name)
+        for patch in self._kept:
+            if patch.owner is owner and patch.name == name:
+                self._kept.remove(patch)
+                if _reaches(before, patch.ours):
+                    self._done.append(patch)  # it wakes up again; a second one would count everything twice
+                    return
+                break
         ours = make(original)
         if isinstance(before, staticmethod):
             ours = staticmethod(ours)
@@ -44,6 +53,7 @@ class Patches:
     def extend(self, later: Patches) -> None:
         """Takes over another stack's replacements, which came after these."""
         self._done.extend(later._done)
+        self._kept.extend(later._kept)
         later._done.clear()
 
     def undo(self) -> list[str]:
@@ -52,9 +62,26 @@ class Patches:
         while self._done:
             patch = self._done.pop()
             if vars(patch.owner).get(patch.name) is not patch.ours:
+                self._kept.insert(0, patch)
                 left.append(f"{getattr(patch.owner, '__name__', patch.owner)}.{patch.name}")
             elif patch.before is _ABSENT:
                 delattr(patch.owner, patch.name)
             else:
                 setattr(patch.owner, patch.name, patch.before)
         return left
+
+
+def _reaches(function: Any, ours: Any, depth: int = 4) -> bool:
+    """Whether calling `function` can come to `ours`: through what it wraps, closes over, or names as a global."""
+    if function is ours:
+        return True
+    if depth == 0:
+        return False
+    inside = [getattr(function, name, None) for name in ("__wrapped__", "__func__", "func")]
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            inside.append(cell.cell_contents)
+    code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    inside += [names[name] for name in getattr(code, "co_names", ()) if name in names]
+    inside += getattr(function, "__defaults__", None) or ()
+    return any(callable(each) and _reaches(each, ours, depth - 1) for each in inside)

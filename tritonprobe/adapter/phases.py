@@ -16,7 +16,7 @@ from typing import Any
 
 from tritonprobe.adapter import diskkey
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
-from tritonprobe.adapter.kernels import Registry, name_of
+from tritonprobe.adapter.kernels import Registry, Site, name_of
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.variants import variant_of
 from tritonprobe.ledger.schema import VARIANTS
@@ -25,12 +25,17 @@ from tritonprobe.shapes.reasons import VariantMemory
 
 log = logging.getLogger("tritonprobe")
 
+COMPILE_ONLY = "compile-only:cuda:90"
 MAX_HASHES = 100_000  # variants told apart for the gauge
 FIRST_LAUNCH = "first launch of a variant that was compiled before"
 
 
 class Phases:
-    def __init__(self, registry: Registry, calls: Calls, enabled: Callable[[], bool]) -> None:
+    def __init__(
+        self, registry: Registry, calls: Calls, enabled: Callable[[], bool], choose_again: Callable[[Site], None]
+    ) -> None:
+        """``choose_again(site)`` gives a kernel whose dimensions changed another binder."""
+        self._choose_again = choose_again
         self._registry = registry
         self._calls = calls
         self._enabled = enabled
@@ -104,6 +109,11 @@ class Phases:
             depth = call.enter("process_init")
             try:
                 return original()
+            except Exception:
+                log.warning(
+                    "tritonprobe: Triton found no GPU. TRITONPROBE_DEVICE=%s compiles without one.", COMPILE_ONLY
+                )
+                raise
             finally:
                 call.leave(depth)
                 if ours:
@@ -129,11 +139,14 @@ class Phases:
 
         return pack_args
 
-    def _name_bucket(self, call: OpenCall, site: Any, bound: Mapping[str, Any]) -> None:
+    def _name_bucket(self, call: OpenCall, site: Site, bound: Mapping[str, Any]) -> None:
         try:
+            # First the name: this launch was counted with the dimensions as they were.
             bucket = self._registry.thread.bucket = site.bucket(bound)
             if call.bucket is None and call.kernel == site.name:
                 call.bucket = bucket
+            if site.shape is not None and site.learn(bound):
+                self._choose_again(site)
         except Exception:
             self._registry.fault("phases")
 
@@ -147,6 +160,8 @@ class Phases:
             if call is None or site is None:
                 return original(jit, key, signature, device, constexprs, options, attrs, warmup)
             self.process_init(jit.device_caches[device][3])
+            # Taken, not looked at: another kernel may be launched inside, and `preload` comes without one.
+            bucket, self._registry.thread.bucket = self._registry.thread.bucket or UNKNOWN_BUCKET, None
             depth = call.enter("lookup")
             call.look_up()
             try:
@@ -154,12 +169,12 @@ class Phases:
                 call.key_parts = None
                 kernel = original(jit, key, signature, device, constexprs, options, attrs, warmup)
                 if kernel is not None and getattr(kernel, "hash", None) is not None:
-                    call.found(site.name, self._registry.thread.bucket or UNKNOWN_BUCKET, call.tier)
+                    call.found(site.name, bucket, call.tier)
                     self.count_variant(call, site.name, kernel.hash)
                     if call.tier == "compile" and variant is not None:
                         self._explain_disk(call, variant)
                 elif kernel is None:  # a jit_cache_hook took the launch away
-                    site.count_failed(self._registry.thread.bucket or UNKNOWN_BUCKET)
+                    site.count_failed(bucket)
                 return kernel
             except BaseException as error:
                 if ours:
@@ -316,8 +331,9 @@ class Phases:
                 return original(kernel)
             if not call.lookups and not call.reasons:
                 call.reasons = (FIRST_LAUNCH,)
-            if call.bucket is None and call.frame is not None and "bound_args" in call.frame.f_locals:
-                self._name_bucket(call, registry.site(jit), call.frame.f_locals["bound_args"])
+            site = registry.site(jit)
+            if call.bucket is None and call.frame is not None and "bound_args" in call.frame.f_locals and site:
+                self._name_bucket(call, site, call.frame.f_locals["bound_args"])
             depth = call.enter("module_load")
             try:
                 return original(kernel)

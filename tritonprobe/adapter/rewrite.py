@@ -116,8 +116,8 @@ def counting_binder(
         raise RewriteError("the generator returned something other than the function it built")
     if not set(dims) <= params:
         raise RewriteError(f"{sorted(set(dims) - params)} are no parameters of the binder")
-    if {CELLS, MISS} & taken:
-        raise RewriteError("the binder already uses our names")
+    if {CELLS, MISS, "Exception"} & taken:
+        raise RewriteError("the binder already uses names of ours, or hides Exception")
     key = "None" if not dims else dims[0] if len(dims) == 1 else f"({', '.join(dims)})"
     body = [ast.dump(statement) for statement in inner.body]
     count = f"try:\n    {CELLS}[{key}][0] += 1\nexcept Exception:\n    {MISS}({key})"

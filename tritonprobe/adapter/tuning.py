@@ -31,7 +31,7 @@ _OUTCOME: dict[str, TrialOutcome] = {
 class Session:
     """One tuner looking for the winner of one key."""
 
-    __slots__ = ("end", "from_disk", "key", "pruned", "raw_key", "start", "trials", "tuner")
+    __slots__ = ("end", "from_disk", "kept", "key", "raw_key", "start", "trials", "tuner")
 
     def __init__(self, tuner: Any, key: Any) -> None:
         self.tuner = tuner
@@ -39,17 +39,16 @@ class Session:
         self.key = text_of(key)
         self.start = self.end = time.monotonic_ns()
         self.trials: list[Trial] = []
-        self.pruned = 0
+        self.kept: int | None = None  # configurations that pruning left, where it gave a list
         self.from_disk = False
 
     def result(self) -> Tuning:
-        winner = None
-        if self.raw_key is not None:
-            winner = self.tuner.cache.get(self.raw_key)
+        winner = None if self.raw_key is None else self.tuner.cache.get(self.raw_key)
+        kept = len(self.trials) if self.kept is None else self.kept
         return Tuning(
             key=self.key,
             trials=tuple(self.trials),
-            pruned=self.pruned,
+            pruned=max(0, len(self.tuner.configs) - kept),  # a user's pruning may add some
             winner=None if winner is None else str(winner),
             from_disk=self.from_disk,
             wall_ns=self.end - self.start,
@@ -75,24 +74,29 @@ class Tunings:
 
     def _prune_configs(self, original: Any) -> Any:
         @functools.wraps(original)
-        def prune_configs(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        def prune_configs(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
             call, ours = self._calls.begin() if self._enabled() else (None, False)
             if call is None or ours or call.mode != "launch":
                 return original(tuner, *args, **kwargs)
             if call.session is None:
-                key = sys._getframe(1).f_locals.get("key")
-                call.session = Session(tuner, key)
-                call.reasons = (*call.reasons, f"no autotune winner yet for {call.session.key}")
-                self._name_bucket(call, tuner, args)
-                call.enter("autotune")  # until the call ends; what it compiles is inside, under its own names
+                self._begin(call, tuner, args)
             pruned = original(tuner, *args, **kwargs)
             session = call.session
-            if session.tuner is tuner:
-                session.pruned = len(tuner.configs) - len(pruned)
+            if session is not None and session.tuner is tuner:
+                session.kept = len(pruned) if isinstance(pruned, (list, tuple)) else None
                 session.end = time.monotonic_ns()
             return pruned
 
         return prune_configs
+
+    def _begin(self, call: OpenCall, tuner: Any, args: tuple[Any, ...]) -> None:
+        try:
+            call.session = Session(tuner, _key_of(tuner))
+            call.reasons = (*call.reasons, f"no autotune winner yet for {call.session.key}")
+            self._name_bucket(call, tuner, args)
+        except Exception:
+            self._registry.fault("tuning")
+        call.enter("autotune")  # until the call ends; what it compiles is inside, under its own names
 
     def _name_bucket(self, call: OpenCall, tuner: Any, args: tuple[Any, ...]) -> None:
         try:
@@ -106,7 +110,7 @@ class Tunings:
 
     def _bench(self, original: Any) -> Any:
         @functools.wraps(original)
-        def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
+        def bench(tuner: Any, /, *args: Any, config: Any, **meta: Any) -> Any:
             if not self._enabled():
                 return original(tuner, *args, config=config, **meta)
             thread = self._registry.thread
@@ -116,7 +120,7 @@ class Tunings:
             finally:
                 thread.trials -= 1
 
-        def measured(tuner: Any, *args: Any, config: Any, **meta: Any) -> Any:
+        def measured(tuner: Any, /, *args: Any, config: Any, **meta: Any) -> Any:
             jit = jit_function(tuner)
             site = self._registry.site(jit) if jit is not None else None
             if site is None:
@@ -150,7 +154,7 @@ class Tunings:
 
     def _check_disk_cache(self, original: Any) -> Any:
         @functools.wraps(original)
-        def check_disk_cache(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        def check_disk_cache(tuner: Any, /, *args: Any, **kwargs: Any) -> Any:
             found = original(tuner, *args, **kwargs)
             call = self._calls.current
             if call is not None and call.session is not None and call.session.tuner is tuner:
@@ -159,3 +163,16 @@ class Tunings:
             return found
 
         return check_disk_cache
+
+
+def _key_of(tuner: Any) -> Any:
+    """The key that `Autotuner.run` looks for, from its own frame: subclasses override what lies between."""
+    frame = sys._getframe(2)
+    for _ in range(16):
+        names = frame.f_locals
+        if frame.f_code.co_name == "run" and names.get("self") is tuner and isinstance(names.get("key"), tuple):
+            return names["key"]
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return None

@@ -58,7 +58,8 @@ def text_of(value: Any) -> str:
     elif type(value).__name__ == "dtype":
         text = str(value)
     else:
-        text = getattr(value, "__name__", None) or type(value).__name__
+        name = getattr(value, "__name__", None)
+        text = name if isinstance(name, str) and name else type(value).__name__
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
