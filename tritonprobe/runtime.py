@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -93,7 +94,8 @@ class Runtime:
             self.ledger.add(ERRORS, (part,))
             if part not in self._said:
                 self._said.add(part)
-                log.warning("tritonprobe: a fault in %s; the program is not affected", part, exc_info=True)
+                raised = sys.exc_info()[0] is not None  # a misuse is counted as well, and has no traceback
+                log.warning("tritonprobe: a fault in %s; the program is not affected", part, exc_info=raised)
         except Exception:
             log.debug("tritonprobe: a fault could not be counted", exc_info=True)
 
@@ -123,7 +125,11 @@ class Runtime:
         """The end of a cold call of this thread. Requests hear of it before it leaves the list of those in progress."""
         thread = this_thread()
         try:
-            cold = dataclasses.replace(cold, after_ready=self.is_ready(), background=not self.live.is_serving(thread))
+            if cold.error is not None and cold.tier == "memory":
+                return  # it raised before it looked for anything: a launch error, and no cold call
+            # A trial on a thread of its benchmark's own is part of the tuning that waits for it.
+            background = cold.mode == "trial" or not self.live.is_serving(thread)
+            cold = dataclasses.replace(cold, after_ready=self.is_ready(), background=background)
             self.live.stall(cold.start_ns, cold.end_ns, thread)
             self.bus.publish(cold)
             if len(self.cold_calls) == 1:

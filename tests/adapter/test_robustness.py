@@ -119,10 +119,20 @@ def test_trials_on_a_thread_of_the_benchmarks_own_are_trials(instrumented: Runti
             pool.submit(call).result()
             return [1.0, 1.0, 1.0]
 
+        tritonprobe.ready()
         tuned(kernels.add_kernel, do_bench=do_bench)[(1,)](X, X, X, 64)
 
     assert total_of(instrumented, "autotune_trials_total") == 3
     assert total_of(instrumented, "launches_total") == 1
+    assert total_of(instrumented, "cold_calls_after_ready_total") == 1, "the tuning is one incident"
+
+
+def test_a_call_that_raised_before_it_looked_for_anything_is_no_cold_call(instrumented: Runtime, add: Any) -> None:
+    add(X, X, X, 64)
+    with capture_cold_calls() as calls, pytest.raises(KeyError):
+        add(X, X, X, 64, no_such_option=1)
+    assert calls == []
+    assert total_of(instrumented, "launch_errors_total") == 1
 
 
 def test_every_failed_tuning_is_a_launch_that_raised(instrumented: Runtime, add: Any) -> None:
