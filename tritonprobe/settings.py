@@ -15,7 +15,10 @@
 from __future__ import annotations
 
 import os
+import re
+import reprlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 
@@ -37,17 +40,10 @@ class Settings:
     host_windows: float = 10.0  # mean seconds between windows of 20 ms in which host launch time is measured; 0: never
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("series_budget", 100, 10_000_000),
-            ("buckets_per_kernel", 1, 1_000_000),
-            ("port", 0, 65_535),
-            ("history", 1, 10_000_000),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not low <= value <= high:
-                raise SettingError(f"{name}={value!r}: expected a whole number from {low} to {high}")
-        if not 0 <= self.host_windows <= 86_400:
-            raise SettingError(f"host_windows={self.host_windows!r}: expected seconds, from 0 (none) to 86400")
+        if isinstance(self.dir, os.PathLike):
+            object.__setattr__(self, "dir", os.fspath(self.dir))
+        for f in fields(self):
+            _check(f.name, f.name, getattr(self, f.name))
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -61,13 +57,10 @@ class Settings:
                 text = env.get("RANK", "").strip()
             if text:
                 found[f.name] = _parse(name, text, f.name)
-        try:
-            return cls(**found)  # type: ignore[arg-type]  # _parse gives each field its type
-        except SettingError as error:
-            raise SettingError(f"TRITONPROBE_*: {error}") from None
+        return cls(**found)  # type: ignore[arg-type]  # _parse gives each field its type
 
     def with_(self, **changes: object) -> Settings:
-        """A copy with `changes`. Raises SettingError on an unknown name."""
+        """A copy with `changes`. Raises SettingError on an unknown name, or a value that cannot be used."""
         known = {f.name for f in fields(self)}
         for name in changes:
             if name not in known:
@@ -75,19 +68,52 @@ class Settings:
         return replace(self, **changes)  # type: ignore[arg-type]  # __post_init__ checks
 
 
-def _parse(variable: str, text: str, field: str) -> object:
-    if field in ("series_budget", "buckets_per_kernel", "port", "history"):
-        try:
-            return int(text)
-        except ValueError:
-            raise SettingError(f"{variable}={text!r}: expected a whole number") from None
+_WHOLE = {
+    "series_budget": (100, 10_000_000),
+    "buckets_per_kernel": (1, 1_000_000),
+    "port": (0, 65_535),
+    "history": (1, 10_000_000),
+}
+_EXAMPLES = {"addr": "127.0.0.1", "rank": "0"}
+_DEVICE = re.compile(r"compile-only:cuda:[0-9]+")  # which numbers there are, the adapter knows
+
+
+def _check(label: str, field: str, value: object) -> None:
+    """Raises SettingError, which calls the setting `label`, if `value` cannot be that field's."""
+    wanted = _wanted(field, value)
+    if wanted is not None:
+        raise SettingError(f"{label}={reprlib.repr(value)}: expected {wanted}")
+
+
+def _wanted(field: str, value: object) -> str | None:
+    """What would do instead of `value`; None if it does."""
+    if field in _WHOLE:
+        low, high = _WHOLE[field]
+        good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+        return None if good else f"a whole number from {low} to {high}"
     if field == "host_windows":
-        try:
-            return float(text)
-        except ValueError:
-            raise SettingError(f"{variable}={text!r}: expected a number of seconds") from None
+        good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 86_400
+        return None if good else "seconds, from 0 (none) to 86400"
+    if field == "disabled":
+        return None if isinstance(value, bool) else "True or False"
+    if field == "device":
+        good = value is None or (isinstance(value, str) and _DEVICE.fullmatch(value) is not None)
+        return None if good else "compile-only:cuda:90 (cuda:80, cuda:100), or none"
+    if field == "dir":
+        good = value is None or (isinstance(value, str) and "\0" not in value)
+        return None if good else "a directory's path, or none"
+    return None if isinstance(value, str) and value else f"text, such as {_EXAMPLES[field]!r}"
+
+
+def _parse(variable: str, text: str, field: str) -> object:
+    """The value that the text of an environment variable stands for. Raises SettingError."""
+    value: object = text
     if field == "disabled":
         if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
             raise SettingError(f"{variable}={text!r}: expected 1 or 0")
-        return text.lower() in ("1", "true", "yes")
-    return text
+        value = text.lower() in ("1", "true", "yes")
+    elif field in _WHOLE or field == "host_windows":
+        with suppress(ValueError):  # text is no number, and `_check` says so
+            value = float(text) if field == "host_windows" else int(text)
+    _check(variable, field, value)
+    return value

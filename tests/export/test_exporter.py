@@ -132,7 +132,7 @@ def test_an_address_that_is_not_ours_is_named(tmp_path: Path) -> None:
 
 def test_a_bad_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITONPROBE_PORT", "high")
-    assert refused(tmp_path) == "TRITONPROBE_PORT='high': expected a whole number"
+    assert refused(tmp_path) == "TRITONPROBE_PORT='high': expected a whole number from 0 to 65535"
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
