@@ -11,14 +11,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tritonprobe import forks
+from tritonprobe.adapter.calls import OpenCall
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger import MemoryLedger
 from tritonprobe.ledger.derive import MemoryTier
+from tritonprobe.ledger.schema import COLD_IN_PROGRESS
 from tritonprobe.model import LaunchError, Variant
 from tritonprobe.requests import Requests
 from tritonprobe.runtime import Runtime
@@ -177,6 +180,37 @@ done.set()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["in memory", "in a file"])
+def test_the_parents_cold_calls_are_not_in_progress_in_the_child(shared: bool, tmp_path: Path):
+    runtime = Runtime(Settings(dir=str(tmp_path / "ledger") if shared else None))
+    opened, done = threading.Event(), threading.Event()
+
+    def in_progress() -> list[float]:
+        return [s.value for f in runtime.ledger.collect() if f.metric is COLD_IN_PROGRESS for s in f.samples]  # type: ignore[union-attr]
+
+    def compiles() -> None:
+        runtime._opened(OpenCall("k", "launch", None))
+        opened.set()
+        done.wait(30)
+
+    def check() -> None:
+        assert in_progress() == []
+        with runtime.live.request():
+            time.sleep(0.01)
+        assert runtime.requests[-1].before.total_ns == 0
+
+    thread = threading.Thread(target=compiles)
+    thread.start()
+    opened.wait(30)
+    try:
+        assert len(in_progress()) == 1
+        assert in_child(check) == "good"
+        assert len(in_progress()) == 1
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_a_child_hears_of_events_itself():

@@ -226,7 +226,7 @@ def test_a_part_that_cannot_be_counted_costs_no_other_part() -> None:
     for _ in range(5):
         recorded.bus.publish(cold_call(tuning=broken, after_ready=True))
     assert recorded.errors == ["record"] * 5
-    assert recorded.observed(schema.COLD_CALL_SECONDS)["compile",] == (5, pytest.approx(0.2))
+    assert recorded.observed(schema.COLD_CALL_SECONDS)["compile",][0] == 5
     assert recorded.values(schema.AFTER_READY) == {("compile",): 5}
     assert recorded.values(schema.AFTER_READY_BY_KERNEL) == {("softmax", "N=1024", "compile"): 5}
     assert recorded.values(schema.LOOKUPS)["softmax", "N=1024", "compile"] == 5
