@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -207,3 +208,41 @@ def test_trace_refuses_and_writes_nothing(tmp_path, options, said):
 
 def test_trace_to_a_place_that_cannot_be_written(tmp_path):
     assert_refused(run("trace", "-o", tmp_path / "no" / "trace.jsonl"), "cannot be written: No such file or directory")
+
+
+def test_a_trace_is_written_into_a_pipe_and_through_a_link(tmp_path: Path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(tmp_path / "target")
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert run("trace", "--requests", 3, "-o", pipe).exit_code == 0
+        read, _ = reader.communicate(timeout=10)
+    assert pipe.is_fifo()
+    assert run("trace", "--requests", 3, "-o", link).exit_code == 0
+    assert link.is_symlink()
+    assert (tmp_path / "target").read_bytes() == read != b""
+
+
+@pytest.mark.parametrize("words", [["bench", "trace", "--requests", "3"], ["bench", "trace", "--help"], ["--version"]])
+def test_a_full_disk_behind_standard_output_is_one_line(words: list[str]):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tritonprobe", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.stderr == "Error: standard output cannot be written to: No space left on device\n"
+    assert done.returncode == 1
+
+
+def test_a_name_with_a_newline_stays_on_one_line(tmp_path: Path):
+    path = tmp_path / "a\nb"
+    done = run("trace", "--requests", 3, "-o", path)
+    assert done.stderr.startswith(f"{tmp_path}/a\\nb: 3 requests over ")
+    assert path.exists()
+    done = run("trace", "--requests", 3, "-o", tmp_path / "no\nsuch" / "file")
+    assert done.exit_code == 2
+    assert done.stderr == f"Error: {tmp_path}/no\\nsuch/file: cannot be written: No such file or directory\n"

@@ -296,7 +296,7 @@ def test_a_directory_that_cannot_be_used_is_named_and_the_command_runs_unwatched
     code = "import os; print(os.environ.get('PYTHONPATH', ''))"
     done = run("--dir", tmp_path / "file", *python(code), env={**os.environ, "PYTHONPATH": "/theirs"})
     assert (done.returncode, done.stdout) == (0, "/theirs\n")
-    because = f"TRITONPROBE_DIR={tmp_path / 'file'}: cannot be made (File exists)"
+    because = f"--dir {tmp_path / 'file'}: cannot be made (File exists)"
     assert done.stderr == f"tritonprobe: {because}; the command runs unwatched\n"
 
 
@@ -407,3 +407,17 @@ def test_when_run_itself_is_killed_nothing_stays_behind(running: list[Running]) 
 
     assert until(gone)
     swept(directory)
+
+
+def test_a_device_that_cannot_be_used_is_told_before_anything_runs(tmp_path: Path) -> None:
+    done = run("--", "touch", tmp_path / "ran", env={**os.environ, "TRITONPROBE_DEVICE": "bad"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: TRITONPROBE_DEVICE='bad': expected compile-only:cuda:90 ")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_command_with_a_newline_in_its_name_is_told_of_on_one_line() -> None:
+    done = run("--", "no\nsuch")
+    assert done.returncode == 127
+    assert done.stderr == "tritonprobe: no\\nsuch: command not found on the PATH\n"

@@ -24,7 +24,8 @@ import click
 
 import tritonprobe
 from tritonprobe.cli.child import Child, ChildError, child
-from tritonprobe.cli.group import BadInput
+from tritonprobe.cli.group import BadInput, Complaint
+from tritonprobe.files import write_whole
 from tritonprobe.settings import SettingError
 from tritonprobe.story import Story, from_json
 from tritonprobe.traffic.generator import generate
@@ -229,9 +230,10 @@ def _leave(out: Path, report: object, visits: dict[str, Visit]) -> None:
     """Writes the files, each complete or not at all."""
     texts = (visits["cold"].metrics, visits["warm"].metrics, json.dumps(report, indent=1) + "\n")
     for name, text in zip(FILES, texts, strict=True):
-        scratch = out / f".{name}.part"
-        scratch.write_text(text)
-        scratch.replace(out / name)
+        try:
+            write_whole(out / name, [text])
+        except OSError as error:
+            raise Complaint(f"{out / name}: cannot be written: {error.strerror}") from None
 
 
 def _screen(visits: dict[str, Visit]) -> None:

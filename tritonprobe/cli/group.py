@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module, metadata
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
+# What writing to a stream fails with; verbs see to their files themselves, and click to a pipe that nobody reads.
+_UNWRITABLE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
-class BadInput(click.ClickException):
-    """Input that cannot be used: one line on standard error, exit code 2."""
+
+class Complaint(click.ClickException):
+    """What went wrong: one line on standard error, whatever names it repeats, and exit code 1."""
+
+    def format_message(self) -> str:
+        return one_line(self.message)
+
+
+class BadInput(Complaint):
+    """Input that cannot be used: exit code 2."""
 
     exit_code = 2
 
@@ -60,15 +73,32 @@ class VerbGroup(click.Group):
             return super().invoke(ctx)
 
 
+def one_line(text: str) -> str:
+    """`text` with whatever is not printable spelt out, as in a file's name that has a newline."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turns click's usage errors, which come with lines of usage, into `BadInput`."""
+    """Turns click's usage errors, which come with lines of usage, into `BadInput`; a full disk into a `Complaint`."""
     try:
         yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _give_up(sys.stdout)
+        raise Complaint(f"standard output cannot be written to: {error.strerror}") from None
     except click.exceptions.NoArgsIsHelpError:  # a group without a verb: the help is the message
         raise
     except click.UsageError as error:
         raise BadInput(" ".join(error.format_message().split())) from error
+
+
+def _give_up(stream: TextIO) -> None:
+    """What a stream still holds goes nowhere: at exit Python would try once more to write it, and complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def show_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

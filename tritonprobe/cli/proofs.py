@@ -15,7 +15,8 @@ from typing import Any
 
 import click
 
-from tritonprobe.cli.group import BadInput
+from tritonprobe.cli.group import BadInput, Complaint
+from tritonprobe.files import is_special, write_whole
 from tritonprobe.settings import SettingError
 
 INTERRUPTED = 130
@@ -33,8 +34,8 @@ _output = click.option(
 )
 
 
-class Failed(click.ClickException):
-    """A measurement that could not be finished: one line on standard error, exit code 1."""
+class Failed(Complaint):
+    """A measurement that could not be finished."""
 
 
 @click.command(short_help="Hold tritonprobe's account of each kind of cold call against the clock.")
@@ -164,8 +165,15 @@ def _checked(device: str, output: Path | None) -> str | None:
 
 
 def _checked_output(output: Path | None) -> None:
-    if output is not None and not (output.parent.is_dir() and os.access(output.parent, os.W_OK)):
-        raise BadInput(f"--output {output}: {output.parent} is no folder that can be written to")
+    if output is None:
+        return
+    if is_special(output):
+        if not os.access(output, os.W_OK):
+            raise BadInput(f"--output {output}: cannot be written to")
+        return
+    folder = Path(os.path.realpath(output)).parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise BadInput(f"--output {output}: {folder} is no folder that can be written to")
 
 
 @contextmanager
@@ -188,10 +196,7 @@ def _leave(made: dict[str, Any], output: Path | None) -> None:
     """Writes the file, complete or not at all."""
     if output is None:
         return
-    scratch = output.with_name(f".{output.name}.part")
     try:
-        scratch.write_text(json.dumps(made, indent=1) + "\n")
-        scratch.replace(output)
+        write_whole(output, [json.dumps(made, indent=1), "\n"])
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise Failed(f"--output {output}: {error.strerror}") from None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from tritonprobe.cli.group import one_line
 from tritonprobe.cli.serve import Port, served_at
 from tritonprobe.cli.sidecar import Sidecar, start
 from tritonprobe.cli.summary import Counted
@@ -52,7 +53,7 @@ def run(words: tuple[str, ...], port: int | None, addr: str | None, named: str |
     settings = served_at(addr, port)
     command = Command(_program(words[0]), words)
     with signals_held() as signals:
-        directory = None if settings.disabled else _directory(named or settings.dir)
+        directory = None if settings.disabled else _directory(named, settings)
         if directory is None:
             ending = _supervise(command, _environment(), signals)
         else:
@@ -72,9 +73,9 @@ def _program(name: str) -> Path:
     raise click.exceptions.Exit(NOT_FOUND)
 
 
-def _directory(named: str | None) -> Directory | None:
+def _directory(named: str | None, settings: Settings) -> Directory | None:
     try:
-        return choose(named)
+        return choose(named, "--dir ") if named else choose(settings.dir)
     except DirectoryError as error:
         _say(f"{error}; the command runs unwatched")
         return None
@@ -161,4 +162,4 @@ def _leave(directory: Directory, ending: Ending) -> None:
 
 def _say(sentence: str) -> None:
     with suppress(OSError):  # nobody listens any more, which is no reason to fail
-        click.echo(f"tritonprobe: {sentence}", err=True)
+        click.echo(f"tritonprobe: {one_line(sentence)}", err=True)

@@ -78,15 +78,15 @@ class Directory:
     fresh: bool
 
 
-def choose(named: str | None) -> Directory:
-    """The directory `named` (made if it is not there), else a fresh one. Raises DirectoryError."""
+def choose(named: str | None, by: str = f"{VARIABLE}=") -> Directory:
+    """The directory `named` (made if it is not there), else a fresh one. Raises DirectoryError. `by`: who named it."""
     if named:
         path = Path(named).absolute()
         try:
             path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             if not path.is_symlink():  # named below
-                raise DirectoryError(f"{VARIABLE}={named}: cannot be made ({error.strerror})") from None
+                raise DirectoryError(f"{by}{named}: cannot be made ({error.strerror})") from None
         check(path)
         return Directory(path, fresh=False)
     refused: list[str] = []

@@ -23,6 +23,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
+from tritonprobe.files import write_whole
+
 MAX_LINE = 64 * 1024  # bytes
 MAX_TOKENS = 10_000_000  # in one prompt, or one answer
 MAX_ROWS = 5_000_000
@@ -118,19 +120,10 @@ def read_trace(path: str | os.PathLike[str], *, skip_bad: bool = False, limit: i
 
 def write_jsonl(rows: Iterable[TraceRow], path: str | os.PathLike[str]) -> None:
     """Writes `rows` as JSON lines to `path`: the whole file or, if anything goes wrong, nothing. Raises TraceError."""
-    target = Path(path)
-    scratch = target.parent / f".{target.name}.{os.getpid()}.partial"
     try:
-        try:
-            with scratch.open("w", encoding="ascii") as file:
-                file.writelines(json_lines(rows))
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        write_whole(Path(path), json_lines(rows))
     except OSError as error:
-        raise TraceError(f"{target}: cannot be written: {error.strerror or error}") from None
+        raise TraceError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from None
 
 
 def json_lines(rows: Iterable[TraceRow]) -> Iterator[str]:

@@ -1,0 +1,86 @@
+"""Files for a user: whole or not at all, and nothing that is no file is ever replaced by one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tritonprobe.files import is_special, write_whole
+
+
+def breaks_off() -> Iterator[str]:
+    yield "half"
+    raise OSError(errno.EIO, "gone")
+
+
+def test_a_file_is_made_and_replaced(tmp_path: Path):
+    path = tmp_path / "file"
+    write_whole(path, ["a", "b\n"])
+    assert path.read_text() == "ab\n"
+    write_whole(path, ["c"])
+    assert path.read_text() == "c"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_breaks_off_leaves_what_was_there(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_text("before")
+    for target in (path, tmp_path / "new"):
+        with pytest.raises(OSError, match="gone"):
+            write_whole(target, breaks_off())
+    assert path.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_stays_one_and_its_target_is_written(tmp_path: Path):
+    for name in ("there", "to-come"):
+        link = tmp_path / f"link-{name}"
+        link.symlink_to(tmp_path / name)
+        (tmp_path / "there").write_text("before")
+        write_whole(link, ["after"])
+        assert link.is_symlink()
+        assert (tmp_path / name).read_text() == "after"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_whole(pipe, ["a", "b"])
+    reader.join()
+    assert read == ["ab"]
+    assert pipe.is_fifo()
+    assert is_special(pipe)
+
+
+def test_a_device_is_written_to(tmp_path: Path):
+    """By a link, for where tests run as root a fault would cost the machine its device."""
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "full", ["x"])
+    write_whole(Path("/proc/self/fd/1"), [""])
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path):
+    path = tmp_path / ("n" * 255)
+    write_whole(path, ["x"])
+    assert path.read_text() == "x"
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path):
+    """Where others may write into the folder, they can guess the name of the file that is being written."""
+    victim = tmp_path / "victim"
+    victim.write_text("theirs")
+    (tmp_path / f".tritonprobe-{os.getpid()}.part").symlink_to(victim)
+    write_whole(tmp_path / "file", ["x"])
+    assert victim.read_text() == "theirs"
+    assert not (tmp_path / "file").is_symlink()
