@@ -35,7 +35,7 @@ def test_events(stream, expected):
     assert events(*(bytes([byte]) for byte in stream)) == expected
 
 
-@given(st.lists(st.text(alphabet=st.characters(exclude_characters="\r\n"), max_size=20)), st.data())
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=20)), st.data())
 def test_any_cut_of_any_text_gives_the_same_events(texts, data):
     stream = b"".join(
         f"data: {text}".encode() + ending * 2
