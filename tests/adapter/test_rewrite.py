@@ -12,7 +12,10 @@ from triton.runtime.autotuner import Autotuner
 
 from tests.adapter import kernels
 from tests.adapter.conftest import fresh
+from tritonprobe.adapter import kernels as sites
+from tritonprobe.adapter.kernels import Shape
 from tritonprobe.adapter.rewrite import RewriteError, counting_binder, guard
+from tritonprobe.shapes.buckets import BucketSpec
 
 
 class Thing:
@@ -123,6 +126,29 @@ def test_a_counting_binder_counts_a_known_shape_without_asking() -> None:
     for _ in range(5):
         counting(1, 2, 3, 64, BLOCK=64)
     assert cell == [5.0]
+
+
+def test_several_dimensions_are_looked_up_one_in_the_other() -> None:
+    shape = Shape(BucketSpec((("n", "exact"), ("SIZE", "exact"))))
+    cell, missed = [0.0], list[Any]()
+    shape.remember((64, 16), cell)
+    _, counting = counting_binder(
+        jit.create_function_from_signature, _arguments(fresh(kernels.dot_kernel)), shape.dims, shape.hot, missed.append
+    )
+    for n, size in ((64, 16), (64, 32), (64, 16), (128, 16)):
+        counting(1, 2, 3, n, SIZE=size)
+    assert cell == [2.0]
+    assert missed == [(64, 32), (128, 16)]
+    assert shape.cell((64, 16)) is cell
+    assert shape.cell((128, 16)) is None
+
+
+def test_the_number_of_remembered_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "MAX_SHAPES", 3)
+    shape = Shape(BucketSpec((("n", "exact"),)))
+    for n in range(10):
+        shape.remember(n, [0.0])
+    assert set(shape.hot) == {9}
 
 
 def test_an_argument_that_cannot_be_a_key_goes_to_miss_and_not_to_the_caller() -> None:

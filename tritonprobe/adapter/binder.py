@@ -194,7 +194,7 @@ def _hook(site: Site, shape: Shape) -> Callable[..., None]:
             values = tuple(args[i] if i < len(args) else kwargs.get(dim) for dim, i in positions)
             key = values[0] if len(values) == 1 else values or None
             if site.mode == "launch":
-                cell = shape.hot.get(key)
+                cell = shape.cell(key)
                 if cell is not None:
                     cell[0] += 1
                     return

@@ -75,18 +75,41 @@ class _Thread(threading.local):
 class Shape:
     """Which arguments make a kernel's bucket, and what was counted by them so far."""
 
-    __slots__ = ("dims", "hot", "names", "rules")
+    __slots__ = ("_remembered", "dims", "hot", "names", "rules")
 
     def __init__(self, rules: BucketSpec) -> None:
         self.rules = rules
         self.dims = tuple(dim for dim, _ in rules.dims)
-        self.hot: dict[Any, Cell] = {}  # values -> cell: what binders look into
+        self.hot: dict[Any, Any] = {}  # value of the first dim -> ... of the last -> cell: what binders look into
+        self._remembered = 0
         self.names: dict[Any, str] = {}  # values -> bucket
 
     def key(self, values: Mapping[str, Any]) -> Any:
         """What a binder makes of a launch's arguments: a value, a tuple of several, None of none."""
         key = tuple(values.get(dim) for dim in self.dims)
         return key[0] if len(key) == 1 else key or None
+
+    def remember(self, key: Any, cell: Cell) -> None:
+        """From now on binders find the cell of these values by themselves."""
+        if self._remembered >= MAX_SHAPES:
+            self.hot.clear()
+            self._remembered = 0
+        self._remembered += 1
+        *path, last = key if len(self.dims) > 1 else (key,)
+        place = self.hot
+        for value in path:
+            place = place.setdefault(value, {})
+        place[last] = cell
+
+    def cell(self, key: Any) -> Cell | None:
+        """The cell of these values, if it is remembered."""
+        found: Any = self.hot
+        for value in key if len(self.dims) > 1 else (key,):
+            found = found.get(value)
+            if found is None:
+                return None
+        cell: Cell = found  # the last of the dicts holds cells
+        return cell
 
     def values(self, key: Any) -> dict[str, Any]:
         """The other way round."""
@@ -158,12 +181,14 @@ class Site:
             if name is None:
                 name = self._memo.admit(shape.rules.name(shape.values(key)))
                 if plain:
-                    self._remember(shape.names, key, name)
+                    if len(shape.names) >= MAX_SHAPES:
+                        shape.names.clear()
+                    shape.names[key] = name
             mode = self.mode
             cell = self._registry.ledger.cell(_METRIC[mode], (self.name, name))
             cell[0] += 1
             if plain and mode == "launch" and not self._sessions:
-                self._remember(shape.hot, key, cell)
+                shape.remember(key, cell)
         except Exception:
             self._registry.fault("binder")
 
@@ -218,15 +243,9 @@ class Site:
             self._sessions.clear()
         self.settle(cells_name)
 
-    def cells_now(self, shape: Shape) -> dict[Any, Cell]:
+    def cells_now(self, shape: Shape) -> dict[Any, Any]:
         """What a new binder starts with."""
         return {} if self._sessions else shape.hot
-
-    @staticmethod
-    def _remember(table: dict[Any, Any], key: Any, value: Any) -> None:
-        if len(table) >= MAX_SHAPES:
-            table.clear()
-        table[key] = value
 
 
 class Registry:
