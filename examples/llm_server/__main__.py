@@ -88,11 +88,17 @@ def _instrument(device: str) -> str:
         device = "cuda" if torch.cuda.is_available() else os.environ.get("TRITONPROBE_DEVICE") or "compile-only:cuda:90"
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: torch sees no CUDA device here; --device compile-only:cuda:90 needs none")
-    tritonprobe.configure(device=None if device == "cuda" else device)
     try:
+        tritonprobe.configure()
+    except SettingError as error:
+        raise ConfigError(str(error)) from None  # the environment's, not the flag's
+    try:
+        tritonprobe.configure(device=None if device == "cuda" else device)
         tritonprobe.instrument()
     except SettingError as error:
         raise ConfigError(f"--device {device}: expected auto, cuda or compile-only:cuda:90 ({error})") from None
+    except RuntimeError as error:  # an unsupported Triton, in one sentence
+        raise ConfigError(str(error)) from None
     return "cuda" if device == "cuda" else "cpu"
 
 

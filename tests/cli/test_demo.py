@@ -83,7 +83,7 @@ def test_a_server_that_dies_is_told_with_the_end_of_its_log(tmp_path: Path, monk
     monkeypatch.setenv("TRITONPROBE_SERIES_BUDGET", "many")
     result = CliRunner().invoke(demo, ["--out", str(tmp_path / "out")])
     assert result.exit_code == 1
-    assert "Error: the server ended with exit code 1; the end of its log:" in result.stderr
+    assert "Error: the server ended with exit code 2; the end of its log:" in result.stderr
     assert "TRITONPROBE_SERIES_BUDGET='many': expected a whole number" in result.stderr
     assert list((tmp_path / "out").iterdir()) == []
 

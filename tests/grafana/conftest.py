@@ -6,7 +6,6 @@ import json
 import math
 import re
 import subprocess
-import threading
 import time
 import urllib.parse
 import urllib.request
@@ -26,6 +25,7 @@ from tritonprobe.export.http import serve
 from tritonprobe.ledger import MemoryLedger, Recorder, schema
 from tritonprobe.model import ColdCall, LaunchError, Lookup, Trial, Tuning
 from tritonprobe.requests.live import Requests
+from tritonprobe.requests.threads import this_thread
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "grafana" / "rules"
@@ -86,14 +86,14 @@ class Server:
             self.launch(MATMUL, "M<=32", 1)
             self.probed.ledger.add(schema.TRIALS, (MATMUL, "M<=32"), 12)
             self.cold_call(MATMUL, "M<=32", "compile", 3, phases, reasons=("M: %16 -> other",), tuning=tuning)
-            self.requests.stall(began, self.clock.now, threading.get_ident())
+            self.requests.stall(began, self.clock.now, this_thread())
         first.token()
         second.token()
         with self.requests.step([first]):  # the second one waits for this batch, too
             began = self.clock.now
             self.clock.go_on(0.5)
             self.cold_call(SOFTMAX, "N<=64", "disk", 0.5, (("cache_read", SECOND // 2),))
-            self.requests.stall(began, self.clock.now, threading.get_ident())
+            self.requests.stall(began, self.clock.now, this_thread())
         for _ in range(4):
             self.clock.go_on(0.02)
             first.token()
