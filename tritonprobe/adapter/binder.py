@@ -157,7 +157,7 @@ class Binders:
         except RewriteError as error:
             if not self._warned:
                 self._warned = True
-                log.warning("tritonprobe: counting through pre_run_hook, dearer by about 0.3 us a launch: %s", error)
+                log.warning("tritonprobe: counting through pre_run_hook, dearer by about 0.5 us a launch: %s", error)
             site.strategy = "pre_run_hook"
             if not site.hooks:
                 hook = _hook(site, shape)

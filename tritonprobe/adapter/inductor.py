@@ -130,7 +130,7 @@ class Inductor:
                 },
             )
         except RewriteError as error:
-            log.warning("tritonprobe: wrapping CachingAutotuner.run, dearer by about 0.8 us a launch: %s", error)
+            log.warning("tritonprobe: wrapping CachingAutotuner.run, dearer by about 0.6 us a launch: %s", error)
             run = self._wrapped_run(original)
         self._calls.guarded[run.__code__] = "self"
         return run
