@@ -49,7 +49,7 @@ def test_without_measurements_there_is_nothing(folder: Path) -> None:
 def _overhead(again: float) -> dict[str, object]:
     rounds = Rounds(base=[8.0] * 9, other=[8.25] * 9, again=[again] * 9)
     results = tuple(Result.of(mode, "add", rounds, seed=0) for mode in MODES[:2])
-    return {**MADE, **body(Overhead(results, {}, "inline", MADE), launches=10, seed=0)}
+    return {**MADE, **body(Overhead(results, {}, "native", MADE), launches=10, seed=0)}
 
 
 def test_a_hot_launch_is_told_with_its_interval(folder: Path) -> None:

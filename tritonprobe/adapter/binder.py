@@ -2,8 +2,9 @@
 
 Triton builds a binder for each kernel and device with ``exec`` at the first launch. Ours is the same function with one
 counting statement first (`rewrite.counting_binder`), put in its place after the first call showed which arguments are
-integers. Kernels launched before the probe came are adopted. Where the rewrite refuses, Triton's public pre-run hook
-counts, a little dearer.
+integers. Kernels launched before the probe came are adopted. The statement calls a function in C where it can be built
+(`launch_count.c`), and is Python, a little dearer, where not. Where the rewrite refuses, Triton's public pre-run hook
+counts, dearer still.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
+from tritonprobe import native
 from tritonprobe.adapter.calls import Calls
+from tritonprobe.adapter.diskkey import FOLDER, cache_folder
 from tritonprobe.adapter.kernels import Registry, Shape, Site, living_kernels
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import CELLS, MISS, RewriteError, counting_binder
@@ -33,11 +37,14 @@ class Binders:
         self._calls = calls
         self._enabled = enabled
         self._generate: Any = None
+        self._count: Callable[..., None] | None = None  # in C; None: the statement is Python
         self._warned = False
 
     def install(self, patches: Patches, starting: Callable[[Any], None]) -> None:
         """Patches the generator; ``starting(backend)`` runs in the `binder` phase of each kernel's first launch."""
         from triton.runtime import jit
+
+        self._count = _native_count()
 
         def around(generate: Any) -> Any:
             self._generate = generate
@@ -153,7 +160,7 @@ class Binders:
     def _counting(self, site: Site, shape: Shape, kernel: Any, arguments: tuple[Any, ...], plain: Any) -> Any:
         miss = functools.partial(site.miss, shape)
         try:
-            _, binder = counting_binder(self._generate, arguments, shape.dims, site.cells_now(shape), miss)
+            _, binder = counting_binder(self._generate, arguments, shape.dims, site.cells_now(shape), miss, self._count)
         except RewriteError as error:
             if not self._warned:
                 self._warned = True
@@ -164,11 +171,18 @@ class Binders:
                 site.hooks.append(hook)
                 kernel.pre_run_hooks.append(hook)
             return plain
-        site.strategy = "inline"
+        site.strategy = "inline" if self._count is None else "native"
         site.namespaces.append(binder.__globals__)
         setattr(binder, PLAIN, plain)
         assert binder.__globals__.keys() >= {CELLS, MISS}
         return binder
+
+
+def _native_count() -> Callable[..., None] | None:
+    folder = cache_folder()
+    built = native.load(Path(__file__).with_name("launch_count.c"), folder and folder / FOLDER)
+    count: Callable[..., None] | None = getattr(built, "add_one", None)
+    return count
 
 
 def _autotune_keys(kernel: Any) -> tuple[str, ...]:

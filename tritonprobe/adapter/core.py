@@ -169,7 +169,7 @@ class Adapter:
 
     @property
     def counting(self) -> str:
-        """How launches are counted now: ``inline``, ``pre_run_hook`` or ``none`` yet."""
+        """How launches are counted now: ``native``, ``inline``, ``pre_run_hook``, or ``none`` yet."""
         strategies = {site.strategy for site in self.registry.sites() if site.strategy}
         return "+".join(sorted(strategies)) or "none"
 

@@ -19,6 +19,7 @@ from typing import Any
 
 BINDER_FILE = "<tritonprobe binder>"
 CELLS = "_tritonprobe_cells"
+COUNT = "_tritonprobe_count"
 MISS = "_tritonprobe_miss"
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
@@ -86,10 +87,12 @@ def counting_binder(
     dims: tuple[str, ...],
     cells: dict[Any, Any],
     miss: Callable[[Any], None],
+    count: Callable[..., None] | None = None,
 ) -> tuple[types.FunctionType, types.FunctionType]:
     """Triton's binder for one kernel, plain and with ``cells[dim][dim]...[0] += 1.0`` as its first statement.
 
     Dicts in dicts, since a tuple as a key costs twice their time; and 1.0, since a float cell plus 1 has to convert.
+    With `count` the statement is ``count(cells, dim, dim, ...)``, which must do the same or raise (`launch_count.c`).
 
     `generate` is Triton's ``create_function_from_signature``, `arguments` what it takes. It builds the binder by
     ``exec``; a private copy of it runs here with an ``exec`` that keeps the text. Any failing lookup goes to
@@ -119,14 +122,17 @@ def counting_binder(
         raise RewriteError("the generator returned something other than the function it built")
     if not set(dims) <= params:
         raise RewriteError(f"{sorted(set(dims) - params)} are no parameters of the binder")
-    if {CELLS, MISS, "Exception"} & taken:
+    if {CELLS, COUNT, MISS, "Exception"} & taken:
         raise RewriteError("the binder already uses names of ours, or hides Exception")
     key = "None" if not dims else dims[0] if len(dims) == 1 else f"({', '.join(dims)})"
-    place = "".join(f"[{dim}]" for dim in dims or ("None",))
     body = [ast.dump(statement) for statement in inner.body]
-    count = f"try:\n    {CELLS}{place}[0] += 1.0\nexcept Exception:\n    {MISS}({key})"
-    inner.body[:0] = ast.parse(count).body
-    space = {**namespace, CELLS: cells, MISS: miss}
+    if count is None:
+        place = "".join(f"[{dim}]" for dim in dims or ("None",))
+        add = f"{CELLS}{place}[0] += 1.0"
+    else:
+        add = f"{COUNT}({', '.join((CELLS, *(dims or ('None',))))})"
+    inner.body[:0] = ast.parse(f"try:\n    {add}\nexcept Exception:\n    {MISS}({key})").body
+    space = {**namespace, CELLS: cells, COUNT: count, MISS: miss}
     builtins.exec(compile(ast.fix_missing_locations(tree), BINDER_FILE, "exec", dont_inherit=True), space)
     new = space[inner.name]
     _check_interface(plain, new)

@@ -122,8 +122,8 @@ def overhead_notes(overhead: Overhead) -> list[str]:
         said.append(f"What tritonprobe promises ({promise}) is {'kept' if overhead.promise_kept else 'BROKEN'}.")
     elif not overhead.inconclusive:
         said.append("On the compile-only device launches do nothing: the ratios are higher than on a GPU.")
-    if overhead.counting != "inline":
-        said.append(f"tritonprobe counted by {overhead.counting}, not inline: see its warning.")
+    if overhead.counting != "native":
+        said.append(f"tritonprobe counted by {overhead.counting}, dearer than native: is there a C compiler?")
     said += [f"Not available: {_title(mode)} ({why})." for mode, why in overhead.unavailable.items()]
     return said
 

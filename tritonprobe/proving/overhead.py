@@ -84,7 +84,7 @@ class Result:
 class Overhead:
     results: tuple[Result, ...]
     unavailable: Mapping[str, str]  # by mode, why
-    counting: str  # how tritonprobe counted: inline, or the dearer pre_run_hook
+    counting: str  # how tritonprobe counted: native, or dearer, inline or pre_run_hook
     made: Mapping[str, Any]
 
     @property

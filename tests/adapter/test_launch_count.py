@@ -1,0 +1,132 @@
+"""The count in C: what the Python statement does, for the same cells, and nothing at all where that would raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tritonprobe
+from tests.adapter.conftest import total_of
+from tritonprobe import native
+from tritonprobe.adapter import binder
+from tritonprobe.runtime import Runtime
+
+pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler here")
+Count = Callable[..., None]
+plain = st.integers() | st.booleans() | st.none() | st.text()
+
+
+@pytest.fixture(scope="module")
+def add_one(tmp_path_factory: pytest.TempPathFactory) -> Count:
+    module = native.load(Path(binder.__file__).with_name("launch_count.c"), tmp_path_factory.mktemp("built"))
+    assert module is not None
+    found: Count = module.add_one
+    return found
+
+
+def doubles(*values: float) -> memoryview[float]:
+    found = memoryview(bytearray(8 * len(values))).cast("d")
+    for i, value in enumerate(values):
+        found[i] = value
+    return found
+
+
+@given(keys=st.lists(st.tuples(plain, plain), max_size=30), known=st.sets(st.tuples(plain, plain), max_size=10))
+def test_it_counts_and_misses_as_the_statement_does(
+    add_one: Count, keys: list[tuple[Any, Any]], known: set[tuple[Any, Any]]
+) -> None:
+    ours: dict[Any, dict[Any, memoryview[float]]] = {}
+    theirs: dict[Any, dict[Any, list[float]]] = {}
+    for a, b in known:
+        ours.setdefault(a, {})[b] = doubles(0.0)
+        theirs.setdefault(a, {})[b] = [0.0]
+    for a, b in [*keys, *known]:
+        try:
+            theirs[a][b][0] += 1.0
+        except KeyError:
+            with pytest.raises(KeyError):
+                add_one(ours, a, b)
+        else:
+            add_one(ours, a, b)
+    for a, by in theirs.items():
+        for b, cell in by.items():
+            assert ours[a][b][0] == cell[0]
+
+
+def test_a_cell_may_be_a_list(add_one: Count) -> None:
+    cell = [1.5]
+    add_one({None: cell}, None)
+    assert cell == [2.5]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        [],
+        [1],
+        (1.0,),
+        1.0,
+        None,
+        {},
+        memoryview(bytearray(8)).cast("q"),
+        memoryview(bytearray(4)).cast("f"),
+        memoryview(bytes(8)).cast("d"),
+        memoryview(bytearray(0)).cast("d"),
+        memoryview(bytearray(32)).cast("d", (2, 2)),
+    ],
+    ids=repr,
+)
+def test_any_other_cell_is_refused_and_left_alone(add_one: Count, cell: Any) -> None:
+    before = repr(cell) if not isinstance(cell, memoryview) else cell.tobytes()
+    with pytest.raises(TypeError):
+        add_one({1: cell}, 1)
+    assert before == (repr(cell) if not isinstance(cell, memoryview) else cell.tobytes())
+
+
+def test_a_released_cell_is_not_written_to(add_one: Count) -> None:
+    cell = doubles(1.0)
+    cell.release()
+    with pytest.raises(TypeError):
+        add_one({1: cell}, 1)
+
+
+def test_keys_that_would_run_python_are_refused(add_one: Count) -> None:
+    class Number(int):
+        def __hash__(self) -> int:
+            raise AssertionError("it was asked")
+
+    class Folder(dict[int, Any]):
+        pass
+
+    for cells, key in (({1: doubles(0.0)}, Number(1)), ({1: doubles(0.0)}, 1.0), (Folder({1: doubles(0.0)}), 1)):
+        with pytest.raises(TypeError):
+            add_one(cells, key)
+    with pytest.raises(TypeError):
+        add_one({})
+
+
+def test_launches_are_counted_by_it(instrumented: Runtime, add: Callable[..., Any]) -> None:
+    x = torch.zeros(128)
+    for _ in range(5):
+        add(x, x, x, 128)
+    assert instrumented.adapter.counting == "native"
+    assert total_of(instrumented, "launches_total") == 5
+
+
+def test_without_a_compiler_launches_are_counted_in_python(
+    runtime: Runtime, add: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_loaded", {})
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    tritonprobe.instrument()
+    x = torch.zeros(128)
+    for _ in range(5):
+        add(x, x, x, 128)
+    assert runtime.adapter.counting == "inline"
+    assert total_of(runtime, "launches_total") == 5
