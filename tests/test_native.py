@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,50 +21,79 @@ needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is 
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A C file that nobody built yet."""
     monkeypatch.setattr(native, "_loaded", {})  # as in a new process
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = tmp_path / "tiny.c"
     file.write_text(SOURCE)
     return file
 
 
+def answer_of(source: Path) -> int:
+    """What the module answers in a new process."""
+    native._loaded.clear()
+    module = native.load(source)
+    assert module is not None
+    found: int = module.answer()
+    return found
+
+
+def built(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "cache" / "tritonprobe").glob("*"))
+
+
 @needs_compiler
 def test_a_source_is_built_once_and_found_again(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "cache" / "ours"
-    first = native.load(source, folder)
-    assert first is not None
-    assert first.answer() == 42
-    assert len(list(folder.iterdir())) == 1
-
+    assert answer_of(source) == 42
+    assert len(built(tmp_path)) == 1
     monkeypatch.setenv("CC", "/nowhere/cc")
-    native._loaded.clear()
-    again = native.load(source, folder)
-    assert again is not None
-    assert again.answer() == 42
+    assert answer_of(source) == 42
+
+
+@needs_compiler
+def test_a_module_is_loaded_once_a_process(source: Path) -> None:
+    assert native.load(source) is native.load(source)
 
 
 @needs_compiler
 def test_another_text_is_another_module(source: Path, tmp_path: Path) -> None:
-    native.load(source, tmp_path / "built")
+    answer_of(source)
     source.write_text(SOURCE.replace("42", "43"))
-    changed = native.load(source, tmp_path / "built")
-    assert changed is not None
-    assert changed.answer() == 43
-    assert len(list((tmp_path / "built").iterdir())) == 2
+    assert answer_of(source) == 43
+    assert len(built(tmp_path)) == 2
 
 
 @needs_compiler
 @pytest.mark.parametrize("keep", [0, 100, -1], ids=["empty", "cut off", "one byte short"])
 def test_a_damaged_module_is_built_anew(keep: int, source: Path, tmp_path: Path) -> None:
-    native.load(source, tmp_path / "built")
-    (built,) = (tmp_path / "built").iterdir()
-    content = built.read_bytes()
-    built.unlink()  # the file that is loaded stays what it is
-    built.write_bytes(content[:keep])
-    native._loaded.clear()
-    again = native.load(source, tmp_path / "built")
-    assert again is not None
-    assert again.answer() == 42
-    assert built.read_bytes() == content
+    answer_of(source)
+    (module,) = built(tmp_path)
+    content = module.read_bytes()
+    module.unlink()  # the file that is loaded stays what it is
+    module.write_bytes(content[:keep])
+    assert answer_of(source) == 42
+    assert module.read_bytes() == content
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [0o777, 0o500], ids=["others may write", "nobody may write"])
+def test_a_folder_that_is_not_ours_alone_is_not_used(mode: int, source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "tritonprobe"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    if mode == 0o500 and os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    assert answer_of(source) == 42
+    assert built(tmp_path) == []
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_made_is_not_needed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert answer_of(source) == 42
 
 
 @pytest.mark.parametrize(
@@ -76,18 +106,12 @@ def test_without_a_compiler_there_is_no_module(
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv(name, value)
-    assert native.load(source, tmp_path / "built") is None
-    assert list((tmp_path / "built").glob("*")) == []
+    assert native.load(source) is None
+    assert built(tmp_path) == []
 
 
-def test_a_source_with_a_fault_is_no_module(source: Path, tmp_path: Path) -> None:
+def test_a_source_with_a_fault_or_none_is_no_module(source: Path, tmp_path: Path) -> None:
     source.write_text("this is no C")
-    assert native.load(source, tmp_path / "built") is None
-    assert list((tmp_path / "built").glob("*")) == []
-
-
-def test_a_folder_that_cannot_be_made_is_no_module(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert native.load(source, tmp_path / "file" / "built") is None
-    assert native.load(source, None) is None
-    assert native.load(tmp_path / "absent.c", tmp_path) is None
+    assert native.load(source) is None
+    assert native.load(tmp_path / "absent.c") is None
+    assert built(tmp_path) == []

@@ -1,7 +1,7 @@
-"""C sources of ours as extension modules: built once with the machine's compiler, then kept beside Triton's own stubs.
+"""C sources of ours as extension modules: built with the machine's compiler, and kept in the user's cache folder.
 
-Triton compiles its launcher stubs the same way, so where kernels can be launched there was a compiler at some time.
-Where there is none now, or no header of Python's, `load` says None and the caller goes on in Python. Knows no Triton.
+Triton compiles its launcher stubs in the same way, so where kernels can be launched there was a compiler at some time.
+Where there is none now, or no header of Python's, `load` says None and the caller does without. Knows no Triton.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -29,26 +30,48 @@ FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "
 _loaded: dict[str, ModuleType] = {}  # by the digest of the source: a module is never loaded twice
 
 
-def load(source: Path, folder: Path | None) -> ModuleType | None:
-    """The module of a C file, whose name it has; built into `folder` unless it is there or loaded. Never raises.
+def load(source: Path) -> ModuleType | None:
+    """The module of a C file, whose name it has; built unless it was before. Never raises.
 
-    None if it is not there and cannot be built there; the log's debug level has the reason.
+    None if it cannot be built or loaded; the log's debug level has the reason.
     """
-    if folder is None:
-        return None
     try:
         digest = hashlib.sha256(source.read_bytes()).hexdigest()
         if digest in _loaded:
             return _loaded[digest]
         suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"  # names Python's version and its ABI
-        built = folder / f"{source.stem}-{digest[:16]}{suffix}"
-        if not _is_whole(built):
-            _build(source, built)
-        return _loaded.setdefault(digest, _import(source.stem, built))
-    except (OSError, ImportError, subprocess.SubprocessError) as error:
+        name = f"{source.stem}-{digest[:16]}{suffix}"
+        with _folder() as folder:
+            built = folder / name
+            if not _is_whole(built):
+                _build(source, built)
+            return _loaded.setdefault(digest, _import(source.stem, built))
+    except (OSError, RuntimeError, ImportError, subprocess.SubprocessError) as error:  # RuntimeError: there is no home
         said = getattr(error, "stderr", None)
         log.debug("tritonprobe: %s is not compiled: %s %s", source.name, error, (said or b"").decode(errors="replace"))
         return None
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """The user's cache folder for us, or one of this process alone where that is not ours to trust or to write."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    folder = (named if named.is_absolute() else Path("~/.cache").expanduser()) / "tritonprobe"
+    if _is_ours(folder):
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="tritonprobe-") as alone:
+            yield Path(alone)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether we may write to it and nobody else may: what lies there is loaded into this process."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK)
 
 
 def compiler() -> Sequence[str] | None:
@@ -73,7 +96,6 @@ def _build(source: Path, built: Path) -> None:
     command = compiler()
     if command is None:
         raise FileNotFoundError("there is no C compiler on the PATH")
-    built.parent.mkdir(parents=True, exist_ok=True)
     scratch = built.with_name(f".{built.name}.{os.getpid()}")
     try:
         subprocess.run(

@@ -23,8 +23,8 @@ plain = st.integers() | st.booleans() | st.none() | st.text()
 
 
 @pytest.fixture(scope="module")
-def add_one(tmp_path_factory: pytest.TempPathFactory) -> Count:
-    module = native.load(Path(binder.__file__).with_name("launch_count.c"), tmp_path_factory.mktemp("built"))
+def add_one() -> Count:
+    module = native.load(binder.COUNT_SOURCE)
     assert module is not None
     found: Count = module.add_one
     return found
@@ -120,9 +120,10 @@ def test_launches_are_counted_by_it(instrumented: Runtime, add: Callable[..., An
 
 
 def test_without_a_compiler_launches_are_counted_in_python(
-    runtime: Runtime, add: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, add: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(native, "_loaded", {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "/nowhere/cc")
     tritonprobe.instrument()
     x = torch.zeros(128)

@@ -19,13 +19,13 @@ from typing import Any
 
 from tritonprobe import native
 from tritonprobe.adapter.calls import Calls
-from tritonprobe.adapter.diskkey import FOLDER, cache_folder
 from tritonprobe.adapter.kernels import Registry, Shape, Site, living_kernels
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import CELLS, MISS, RewriteError, counting_binder
 
 log = logging.getLogger("tritonprobe")
 
+COUNT_SOURCE = Path(__file__).with_name("launch_count.c")
 PLAIN = "_tritonprobe_plain"  # on our binders: Triton's own, to put back
 
 
@@ -179,9 +179,7 @@ class Binders:
 
 
 def _native_count() -> Callable[..., None] | None:
-    folder = cache_folder()
-    built = native.load(Path(__file__).with_name("launch_count.c"), folder and folder / FOLDER)
-    count: Callable[..., None] | None = getattr(built, "add_one", None)
+    count: Callable[..., None] | None = getattr(native.load(COUNT_SOURCE), "add_one", None)
     return count
 
 
