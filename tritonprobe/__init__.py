@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tritonprobe.export.http import Server
     from tritonprobe.export.prometheus import Collector
-    from tritonprobe.requests.live import LiveRequest, Step
+    from tritonprobe.requests import LiveRequest, Step
 
 __all__ = [
     "BucketSpecError",
@@ -36,6 +36,7 @@ __all__ = [
     "collector",
     "configure",
     "instrument",
+    "join",
     "op",
     "pow2",
     "probe",
@@ -51,17 +52,39 @@ def request(
     id: str | None = None,  # noqa: A002  # what users call it
     model: str = "",
     traceparent: str | None = None,
+    *,
+    record: bool = True,
 ) -> LiveRequest:
     """A request, from now until its ``finish()``; also a context manager. ``token()`` counts its output.
 
-    Its trace, for exemplars, is that of the W3C header `traceparent` if given, else of the current OpenTelemetry span.
+    Its trace, for exemplars and spans, is that of the W3C header `traceparent` if given, else of the current
+    OpenTelemetry span. ``record=False``: another process of the engine (see `join`) holds the request of this `id`, and
+    counts its tokens; the handle made here says who is in this process's steps.
     """
-    return current().live.request(id, model=model, traceparent=traceparent)
+    return current().live.request(id, model=model, traceparent=traceparent, record=record)
 
 
-def step(batch: Iterable[LiveRequest | tuple[LiveRequest, int]]) -> Step:
-    """One iteration of an engine: ``with step([(request, tokens), ...]):`` around the model's execution."""
-    return current().live.step(batch)
+def step(
+    batch: Iterable[LiveRequest | str | tuple[LiveRequest | str, int]] = (),
+    id: str | int | None = None,  # noqa: A002  # what users call it
+) -> Step:
+    """One iteration of an engine: ``with step([(request, tokens), ...]):`` around the model's execution.
+
+    An entry is a request, or the id of one that another process holds, alone or with its tokens. `id` is what all ranks
+    call this iteration: where steps overlap, it tells whose stall is whose. A worker that knows no batch gives the id
+    alone. Engines with several steps in flight call ``s = step(...).begin()`` and ``s.end()``. From a worker on another
+    host, ``s.stalls()`` is sent with its results and handed to ``s.charge()`` where the step is known.
+    """
+    return current().live.step(batch, id)
+
+
+def join(engine: str) -> None:
+    """This process serves the requests of `engine`, together with others: the server, the scheduler, each worker.
+
+    Those that join one name, and count in the same ``TRITONPROBE_DIR``, charge each other's stalls to the requests that
+    any of them holds. Call it once in each process, after a fork. ``TRITONPROBE_ENGINE`` does the same without code.
+    """
+    current().join(engine)
 
 
 def ready() -> None:

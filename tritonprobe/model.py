@@ -165,11 +165,13 @@ class ColdCall:
 class Exposure:
     """Nanoseconds of a request's life that lay in the stall, in its own steps or while it waited.
 
-    An upper bound on its delay.
+    An upper bound on its delay. ``phases`` splits it by the cold calls' phases, as far as those happened in this
+    process: a call that the request saw only a part of gives that share of each phase.
     """
 
     in_batch_ns: int = 0
     queued_ns: int = 0
+    phases: tuple[tuple[str, int], ...] = ()
 
     @property
     def total_ns(self) -> int:
@@ -177,11 +179,29 @@ class Exposure:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """A request's life in parts that add up to it, in nanoseconds; none of them is in another.
+
+    ``queue_ns`` is what came before its first step, outside stalls. ``execution_ns`` is its steps outside stalls and
+    fallbacks. ``exposure_ns`` is what lay in the stall. ``fallback_ns`` is the host's time in ops' fallbacks during its
+    steps, outside stalls. ``remainder_ns`` is the rest: between its steps, and after the last one.
+    """
+
+    queue_ns: int
+    execution_ns: int
+    exposure_ns: int
+    fallback_ns: int
+    remainder_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCost:
     """One finished request: when it lived, when tokens came, and how much of its life a stall covered.
 
     ``before`` and ``after`` split the exposure at the first token; without a first token all of it is ``before``.
-    ``trace`` is the sampled trace and span that it belongs to, in hex.
+    ``parts`` is None if no step of the request is known. ``pipelined``: some of its steps overlapped others, as under
+    pipeline parallelism, where a stall may hold up one of them only; the exposure is a wider bound then. ``trace`` is
+    the sampled trace and span that it belongs to, in hex.
     """
 
     id: str
@@ -195,6 +215,8 @@ class RequestCost:
     after: Exposure = field(default_factory=Exposure)
     error: str | None = None
     trace: tuple[str, str] | None = None
+    parts: Parts | None = None
+    pipelined: bool = False
 
     @property
     def ttft_ns(self) -> int | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 import os
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from tritonprobe._version import __version__
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
-from tritonprobe.ledger import Ledger, MemoryLedger, open_ledger
+from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, READY
 from tritonprobe.model import ColdCall, Event, LaunchError, RequestCost
@@ -53,6 +54,17 @@ class Runtime:
         self.bus.subscribe(Recorder(self.ledger, settings, self.is_ready, self.fault), keep=True)
         self.bus.subscribe(self._remember, keep=True)
         tell_in_child(self)
+        if settings.engine is not None:
+            self.join(settings.engine)
+
+    def join(self, engine: str) -> None:
+        """This process serves the requests of `engine`, as others do that count in the same directory."""
+        if isinstance(self.ledger, FileLedger) and self.ledger.path is not None:
+            if self.live.join(self.ledger.path.parent, engine):
+                atexit.register(self.live.leave)
+        elif "engine" not in self._said:
+            self._said.add("engine")
+            log.warning("tritonprobe: the processes of engine %r share no stalls without TRITONPROBE_DIR", engine)
 
     @property
     def adapter(self) -> Adapter:
@@ -130,7 +142,7 @@ class Runtime:
             # A trial on a thread of its benchmark's own is part of the tuning that waits for it.
             background = cold.mode == "trial" or not self.live.is_serving(thread)
             cold = dataclasses.replace(cold, after_ready=self.is_ready(), background=background)
-            self.live.stall(cold.start_ns, cold.end_ns, thread)
+            self.live.stall(cold.start_ns, cold.end_ns, thread, cold.phases)
             self.bus.publish(cold)
             if len(self.cold_calls) == 1:
                 self.describe()  # the device is known now
@@ -144,6 +156,7 @@ class Runtime:
         with self._lock:  # else a thread may write what another has just made untrue
             starts = [call.unix for call in list(self._open.values())]
             self.ledger.set(COLD_IN_PROGRESS, (self.settings.rank,), min(starts) / 1e9 if starts else None)
+            self.live.show_open()
 
     def _open_stalls(self) -> list[tuple[int, int]]:
         return [(call.start, thread) for thread, call in list(self._open.items())]

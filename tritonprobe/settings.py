@@ -7,6 +7,7 @@
 ``TRITONPROBE_ADDR``           where `serve()` listens (default 127.0.0.1)
 ``TRITONPROBE_PORT``           its port (default 9464)
 ``TRITONPROBE_RANK``           the rank label of cold families (default ``RANK``, else 0)
+``TRITONPROBE_ENGINE``         processes of this name, and of one ``TRITONPROBE_DIR``, serve the same requests
 ``TRITONPROBE_DISABLED``       ``1``: `instrument()` and `@probe` do nothing
 ``TRITONPROBE_HOST_WINDOWS``   mean seconds between the windows of `launch_host_seconds` (default 10; 0: none)
 =============================  ==========================================================================
@@ -35,6 +36,7 @@ class Settings:
     addr: str = "127.0.0.1"
     port: int = 9464
     rank: str = "0"
+    engine: str | None = None  # processes that share it, and the directory, charge their stalls to the same requests
     disabled: bool = False
     history: int = 10_000  # cold calls, and requests, kept for reports
     host_windows: float = 10.0  # mean seconds between windows of 20 ms in which host launch time is measured; 0: never
@@ -74,7 +76,7 @@ _WHOLE = {
     "port": (0, 65_535),
     "history": (1, 10_000_000),
 }
-_EXAMPLES = {"addr": "127.0.0.1", "rank": "0"}
+_EXAMPLES = {"addr": "127.0.0.1", "rank": "0", "engine": "llm-0"}
 _DEVICE = re.compile(r"compile-only:cuda:[0-9]+")  # which numbers there are, the adapter knows
 
 
@@ -102,7 +104,8 @@ def _wanted(field: str, value: object) -> str | None:
     if field == "dir":
         good = value is None or (isinstance(value, str) and "\0" not in value)
         return None if good else "a directory's path, or none"
-    return None if isinstance(value, str) and value else f"text, such as {_EXAMPLES[field]!r}"
+    good = (isinstance(value, str) and value != "") or (field == "engine" and value is None)
+    return None if good else f"text, such as {_EXAMPLES[field]!r}"
 
 
 def _parse(variable: str, text: str, field: str) -> object:

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from tritonprobe.bus import Bus
 from tritonprobe.model import Event, Exposure, RequestCost
-from tritonprobe.requests import LiveRequest, Requests, live
+from tritonprobe.requests import LiveRequest, Requests, Step, live, steps
 from tritonprobe.requests.exposure import exposure
 from tritonprobe.requests.threads import this_thread
 
@@ -259,7 +259,7 @@ def test_a_long_request_keeps_its_exposure_through_thousands_of_steps(server: Se
     """A stall in one of its own steps, then one in another's, every 100 steps: few enough to be remembered exactly."""
     r, other = server.requests.request(), server.requests.request()
     now = 0
-    for i in range(10 * live.MAX_WINDOWS):
+    for i in range(10 * steps.MAX_WINDOWS):
         for batch in ([r], [other]):
             with server.at(now).requests.step(batch):
                 if i % 100 == 0:
@@ -267,15 +267,15 @@ def test_a_long_request_keeps_its_exposure_through_thousands_of_steps(server: Se
                 server.at(now + 8)
             now += 10
     r.finish()
-    stalls = -(-10 * live.MAX_WINDOWS // 100)
+    stalls = -(-10 * steps.MAX_WINDOWS // 100)
     assert server.finished[0].before == Exposure(in_batch_ns=3 * stalls, queued_ns=3 * stalls)
-    assert len(r._windows) <= live.MAX_WINDOWS
-    assert len(r._stalled) <= live.MAX_WINDOWS // 2
+    assert len(r._windows) <= steps.MAX_WINDOWS
+    assert len(r._stalled) <= steps.MAX_WINDOWS // 2
 
 
 def test_beyond_its_bound_in_batch_takes_from_queued_and_the_whole_stays(server: Server):
     r, other = server.requests.request(), server.requests.request()
-    rounds = 2 * live.MAX_WINDOWS
+    rounds = 2 * steps.MAX_WINDOWS
     for i in range(rounds):
         with server.at(20 * i).requests.step([r]):
             server.stall(20 * i, 20 * i + 4)
@@ -285,7 +285,7 @@ def test_beyond_its_bound_in_batch_takes_from_queued_and_the_whole_stays(server:
     before = server.finished[0].before
     assert before.total_ns == 8 * rounds
     assert 4 * rounds < before.in_batch_ns <= 8 * rounds
-    assert len(r._stalled) <= live.MAX_WINDOWS // 2
+    assert len(r._stalled) <= steps.MAX_WINDOWS // 2
 
 
 # (what happens, to which of three requests, after how long, for how long)
@@ -301,10 +301,10 @@ actions = st.lists(
 def test_figures_match_the_definition_for_any_order_of_events(actions, max_windows):
     """The same as `exposure` says of everything that happened; with few windows the sum still holds."""
     server = Server()
-    old, live.MAX_WINDOWS = live.MAX_WINDOWS, max_windows
+    old, steps.MAX_WINDOWS = steps.MAX_WINDOWS, max_windows
     try:
         requests = [server.requests.request(str(i)) for i in range(3)]
-        steps: dict[str, list[tuple[int, int]]] = {r.id: [] for r in requests}
+        windows: dict[str, list[tuple[int, int]]] = {r.id: [] for r in requests}
         stalls: list[tuple[int, int]] = []
         first: dict[str, int] = {}
         ended: set[str] = set()
@@ -319,7 +319,7 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
                 with server.at(start).requests.step([r]):
                     server.stall(start, end)
                     server.at(end + 1)
-                steps[r.id].append((start, end + 1))
+                windows[r.id].append((start, end + 1))
                 stalls.append((start, end))
             elif action == "stall":
                 server.stall(start, end)
@@ -335,7 +335,7 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
                 r.finish()
         for cost in server.finished:
             life = (cost.start_ns, cost.end_ns)
-            before, after = exposure(life, first.get(cost.id), steps[cost.id], stalls)
+            before, after = exposure(life, first.get(cost.id), windows[cost.id], stalls)
             assert (cost.before.total_ns, cost.after.total_ns) == (before.total_ns, after.total_ns)
             if max_windows == 512:
                 assert (cost.before, cost.after) == (before, after)
@@ -343,7 +343,7 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
                 assert cost.before.in_batch_ns + cost.after.in_batch_ns >= before.in_batch_ns + after.in_batch_ns
         assert server.errors == []
     finally:
-        live.MAX_WINDOWS = old
+        steps.MAX_WINDOWS = old
 
 
 # Misuse is counted, said once, and harmless
@@ -398,7 +398,7 @@ def test_a_batch_that_holds_no_requests(server: Server, batch):
 
 def test_the_good_part_of_a_batch_is_used(server: Server):
     r = server.requests.request()
-    with server.requests.step(["oops", r]):  # type: ignore[list-item]  # the point
+    with server.requests.step([7, r]):  # type: ignore[list-item]  # the point
         server.stall(0, 10)
     r.finish()
     assert server.finished[0].before == Exposure(in_batch_ns=10)
@@ -432,7 +432,7 @@ def test_a_faulty_provider_of_open_calls_harms_nobody(caplog: pytest.LogCaptureF
     errors: list[str] = []
     requests = Requests(Bus(), on_error=errors.append, open_stalls=faulty)
     r = requests.request("r")
-    for _ in range(live.MAX_WINDOWS + 1):
+    for _ in range(steps.MAX_WINDOWS + 1):
         with requests.step([r]):
             pass
     r.finish()
@@ -594,7 +594,7 @@ def test_a_request_that_is_half_made_goes_silently(monkeypatch: pytest.MonkeyPat
     unraisable: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     LiveRequest.__new__(LiveRequest)
-    live.Step.__new__(live.Step)
+    Step.__new__(Step)
     gc.collect()
     assert unraisable == []
 

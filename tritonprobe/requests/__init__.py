@@ -1,9 +1,12 @@
 """Requests: what users waited for.
 
-`live` has requests and steps, `stalls` remembers the stall, `exposure` is the arithmetic. Knows the bus and the model;
-nothing of Triton.
+`live` has requests and steps (`request` and `steps` are the handles), `stalls` remembers the stall, `exposure` is the
+arithmetic. `engine` is this process among those that serve the same requests, and `journal` how they tell each other.
+Knows the bus and the model; nothing of Triton.
 """
 
-from tritonprobe.requests.live import LiveRequest, Requests, Step
+from tritonprobe.requests.live import Requests
+from tritonprobe.requests.request import LiveRequest
+from tritonprobe.requests.steps import Step
 
 __all__ = ["LiveRequest", "Requests", "Step"]

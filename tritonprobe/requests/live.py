@@ -12,15 +12,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
+from pathlib import Path
 
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
-from tritonprobe.model import RequestCost
-from tritonprobe.requests.exposure import Interval, coalesce, exposure, intersection, union
-from tritonprobe.requests.stalls import OpenStalls, Stalls
+from tritonprobe.requests.cost import cost_of
+from tritonprobe.requests.engine import Engine, tag_of
+from tritonprobe.requests.exposure import Call, Phases, overlap
+from tritonprobe.requests.request import LiveRequest
+from tritonprobe.requests.stalls import COUNTED, OpenStalls, Stalls
+from tritonprobe.requests.steps import MAX_CHARGED, Running, Step
 from tritonprobe.requests.threads import this_thread
 from tritonprobe.tracing import Trace, current_trace, parse_traceparent
 
@@ -28,99 +31,10 @@ log = logging.getLogger("tritonprobe")
 
 MAX_LIVE = 100_000
 """Requests alive at one time. Beyond it the oldest is given up: what it stood behind is no longer known."""
-MAX_WINDOWS = 512
-"""Step windows kept for one request until they are boiled down to the stalls inside them."""
 MAX_TEXT = 128
 """Characters kept of an id, a model's name or an error's."""
-
-
-class LiveRequest:
-    """One request from its arrival to its end. Made by `Requests.request`; also a context manager."""
-
-    __slots__ = (
-        "__weakref__", "_end_ns", "_first_ns", "_key", "_owner", "_stalled", "_tokens", "_windows",
-        "id", "model", "start_ns", "trace", "unix_ns",
-    )  # fmt: skip
-
-    def __init__(
-        self, owner: Requests, *, key: int, name: str, model: str, start_ns: int, unix_ns: int, trace: Trace | None
-    ) -> None:
-        self.id = name
-        self.model = model
-        self.start_ns = start_ns
-        self.unix_ns = unix_ns
-        self.trace = trace
-        self._key = key
-        self._tokens = 0
-        self._first_ns: int | None = None
-        self._end_ns: int | None = None
-        self._windows: list[Interval] = []  # its recent steps
-        self._stalled: list[Interval] = []  # what lay in a stall of the steps before those
-        self._owner = owner  # last: see __del__
-
-    def token(self, n: int = 1) -> None:
-        """Counts `n` output tokens; the first one ends the time to first token."""
-        if not isinstance(n, int) or n < 0:
-            self._owner._misuse("token_count", f"token({n.__class__.__name__}) takes a whole number from 0 up")
-            return
-        with self._owner._lock:
-            if self._end_ns is None:
-                if n and self._first_ns is None:
-                    self._first_ns = self._owner._clock()
-                self._tokens += n
-                return
-        self._owner._misuse("late_token", f"request {self.id!r} got a token after it had finished")
-
-    def finish(self, error: BaseException | str | None = None) -> None:
-        """Ends the request, with the `error` (or its type's name) that ended it if there was one."""
-        self._owner._finish(self, error)
-
-    def __enter__(self) -> LiveRequest:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if self._end_ns is None:  # finished by hand inside the block: nothing is left to do
-            self.finish(error)
-
-    def __del__(self) -> None:
-        # The collector may run this inside any of our locks, hence nothing but an append, which takes none.
-        owner = getattr(self, "_owner", None)  # an interrupt may have left the object half made
-        if owner is not None and self._key in owner._live:
-            owner._abandoned.append(self._key)
-
-
-class Step:
-    """One iteration of an engine: a context manager around it in the thread that runs it. Made by `Requests.step`."""
-
-    __slots__ = ("_owner", "requests", "start_ns")
-
-    def __init__(self, owner: Requests, requests: list[LiveRequest]) -> None:
-        self.requests = requests
-        self.start_ns = 0
-        self._owner = owner
-
-    def __enter__(self) -> None:
-        owner = self._owner
-        owner._stalls.serve(this_thread())
-        self.start_ns = owner._clock()
-        owner._steps[id(self)] = (self.start_ns, self.requests)
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        owner = self._owner
-        window = (self.start_ns, owner._clock())
-        for request in self.requests:
-            windows = request._windows
-            windows.append(window)
-            if len(windows) > MAX_WINDOWS:
-                owner._boil_down(request)
-        # Last: a request that finishes meanwhile finds the step here, or its window, or both.
-        owner._steps.pop(id(self), None)
-
-    def __del__(self) -> None:
-        # An interrupt inside `__enter__` or `__exit__` leaves a step that nobody ends.
-        owner = getattr(self, "_owner", None)
-        if owner is not None:
-            owner._steps.pop(id(self), None)
+MAX_CALLS = 4096
+"""Cold calls whose phases are remembered; what a request stood behind before them is in no phase."""
 
 
 class Requests:
@@ -140,12 +54,18 @@ class Requests:
         self._clock = clock
         self._unix_clock = unix_clock
         self._on_error = on_error
-        self._stalls = Stalls(open_stalls)
+        self._own_open = open_stalls
+        self._stalls = Stalls(self._open)
+        self._calls: deque[Call] = deque(maxlen=MAX_CALLS)
         # One lock for all requests, held briefly. Reentrant: a signal's handler may run inside, and have a request.
         self._lock = threading.RLock()
         self._keys = itertools.count(1)
         self._live: dict[int, int] = {}  # key -> start, the oldest first
-        self._steps: dict[int, tuple[int, list[LiveRequest]]] = {}  # id of each step in progress -> start, its requests
+        self._traced: dict[int, tuple[int, Trace]] = {}  # key -> start and trace of those that are sampled
+        # id of each step in progress -> its start, its requests, and what else is known of it
+        self._steps: dict[int, tuple[int, list[LiveRequest], Running]] = {}
+        self._running: dict[int, list[Running]] = {}  # thread -> the steps that it is in
+        self._engine: Engine | None = None
         self._abandoned: deque[int] = deque(maxlen=MAX_LIVE)
         self._said: set[str] = set()
         tell_in_child(self)
@@ -155,27 +75,58 @@ class Requests:
         id: str | None = None,  # noqa: A002  # what users call it
         model: str = "",
         traceparent: str | None = None,
+        *,
+        record: bool = True,
     ) -> LiveRequest:
         """A new request, whose clock starts now. Without an `id` it gets a number.
 
         Its trace is that of the header `traceparent`, without one that of the current OpenTelemetry span; neither if
-        it is not sampled.
+        it is not sampled. Without `record` it becomes no `RequestCost`: another process of the engine holds the request
+        of this id, and this handle says who is in the steps here.
         """
         key = next(self._keys)
         try:
             start = self._enlist(key)
-            return LiveRequest(
+            trace = current_trace() if traceparent is None else self._sent(traceparent)
+            request = LiveRequest(
                 self,
                 key=key,
                 name=f"request-{key}" if id is None else str(id)[:MAX_TEXT],
                 model=str(model)[:MAX_TEXT],
                 start_ns=start,
                 unix_ns=self._unix_clock(),
-                trace=current_trace() if traceparent is None else self._sent(traceparent),
+                trace=trace,
+                record=record,
             )
+            if trace is not None:
+                self._traced[key] = (start, trace)
+            if self._engine is not None and record:
+                self._engine.holds(request)
+            return request
         except BaseException:  # an interrupt: nobody will finish it
-            self._live.pop(key, None)
+            self._gone(key)
             raise
+
+    def join(self, folder: Path, engine: str) -> bool:
+        """This process is one of those that serve the requests of `engine`: they share their stalls in `folder`.
+
+        Returns whether it now is, and was not before. Where it cannot be, that is counted and said once, and each
+        process charges its own stalls.
+        """
+        if self._engine is not None and self._engine.name == engine:
+            return False
+        self.leave()
+        try:
+            self._engine = Engine(folder, engine)
+        except OSError as error:
+            self._misuse("engine", f"the stalls of engine {engine!r} are not shared: {folder}: {error.strerror}")
+        return self._engine is not None
+
+    def leave(self) -> None:
+        """Shares no more stalls."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.leave()
 
     def _enlist(self, key: int) -> int:
         """Begins the life of the request `key`, and gives up those that nobody will finish. Returns its start."""
@@ -183,18 +134,23 @@ class Requests:
         with self._lock:
             with suppress(IndexError):  # not `while self._abandoned`: a signal's handler may take the last one
                 while True:
-                    given_up += self._live.pop(self._abandoned.popleft(), None) is not None
+                    given_up += self._gone(self._abandoned.popleft())
             # Inside the lock, and its place taken before the clock is read, so that the oldest stays first.
             self._live[key] = 0
             start = self._live[key] = self._clock()
             crowded = len(self._live) > MAX_LIVE
             if crowded:
-                self._live.pop(next(iter(self._live)), None)
+                self._gone(next(iter(self._live)))
         for _ in range(given_up):
             self._misuse("abandoned", "a request was dropped without finish(); it is in no figure")
         if crowded:
             self._misuse("crowded", f"more than {MAX_LIVE} requests are alive; the oldest is in no figure")
         return start
+
+    def _gone(self, key: int) -> bool:
+        """The request `key` is live no more. Returns whether it was."""
+        self._traced.pop(key, None)
+        return self._live.pop(key, None) is not None
 
     def _sent(self, traceparent: str) -> Trace | None:
         try:
@@ -203,28 +159,111 @@ class Requests:
             self._misuse("traceparent", f"a request's trace is {error}; the request has the current span's, if any")
             return current_trace()
 
-    def step(self, batch: Iterable[LiveRequest | tuple[LiveRequest, int]]) -> Step:
+    def step(
+        self,
+        batch: Iterable[LiveRequest | str | tuple[LiveRequest | str, int]],
+        id: str | int | None = None,  # noqa: A002  # what users call it
+    ) -> Step:
         """One engine iteration over `batch`; the thread that runs it is a serving thread from now on.
 
-        A number of tokens beside a request may be given; no figure uses it yet (`LiveRequest.token` counts the output).
+        An entry is a request, or the id of one that another process holds; a number of tokens beside it may be given.
+        All ranks that run the same iteration give it the same `id`.
         """
         try:
-            requests = [item[0] if item.__class__ is tuple else item for item in batch]
+            entries = [item[0] if item.__class__ is tuple else item for item in batch]
         except Exception as error:
             self._misuse("batch", f"a step's batch could not be read: {type(error).__name__}: {error}")
-            return Step(self, [])
-        known = [request for request in requests if isinstance(request, LiveRequest)]
-        if len(known) < len(requests):
-            strangers = sorted({type(r).__name__ for r in requests if not isinstance(r, LiveRequest)})
-            self._misuse("batch", f"a step's batch holds requests, not {', '.join(strangers)}")
-        return Step(self, known)
+            return Step(self, [], [], id)
+        known = [entry for entry in entries if entry.__class__ is LiveRequest]
+        others: list[str] = []
+        if len(known) < len(entries):
+            others = [entry for entry in entries if isinstance(entry, str)]
+            strangers = sorted({type(e).__name__ for e in entries if not isinstance(e, (LiveRequest, str))})
+            if strangers:
+                self._misuse("batch", f"a step's batch holds requests or their ids, not {', '.join(strangers)}")
+            elif self._engine is None:
+                self._misuse("ids", "a step's batch holds ids of requests, and no process hears of them: see join()")
+        return Step(self, known, others, id)
 
-    def stall(self, start_ns: int, end_ns: int, thread: int) -> None:
-        """Takes note of a finished cold call of `thread`, as `this_thread` numbers them."""
-        with self._lock:
-            oldest = next(iter(self._live.values()), None)
+    def stall(self, start_ns: int, end_ns: int, thread: int, phases: Phases = ()) -> None:
+        """Takes note of a finished cold call of `thread`, as `this_thread` numbers them, and of its `phases`."""
+        step = self._step_of(thread)
+        oldest = self._oldest()
         if oldest is not None:
-            self._stalls.add(start_ns, end_ns, thread, needed_from=oldest)
+            self._stalls.add(start_ns, end_ns, thread, oldest, tag_of(step))
+            if phases and self.is_serving(thread):
+                self._calls.append((start_ns, end_ns, phases))
+        if self._engine is not None and self.is_serving(thread):
+            self._engine.stalled(start_ns, end_ns, step)
+
+    def show_open(self) -> None:
+        """Cold calls began or ended: peers are told of the oldest in progress."""
+        if self._engine is not None:
+            own = [(start, thread) for start, thread in self._own_open() if self.is_serving(thread)]
+            oldest = min(own, default=None)
+            self._engine.show_open(None if oldest is None else (oldest[0], self._step_of(oldest[1])))
+
+    def fell_back(self, start_ns: int, end_ns: int) -> None:
+        """This thread spent that time in an op's fallback. Stalls inside it stay stalls."""
+        under_way = self._running.get(this_thread())
+        if under_way:
+            stalled = overlap(self._stalls.between(start_ns, end_ns), start_ns, end_ns) if self._stalls.any else 0
+            under_way[-1].fallback_ns += end_ns - start_ns - stalled
+
+    def waiting(self, before_ns: int) -> list[Trace]:
+        """The traces of the live requests that came before that time, the longest waiting first."""
+        return [trace for start, trace in list(self._traced.values()) if start < before_ns]
+
+    def _oldest(self) -> int | None:
+        """From when on stalls may matter: since the first of the live requests and steps in progress began."""
+        with self._lock:
+            first = next(iter(self._live.values()), None)
+        starts = [start for start, _, _ in list(self._steps.values())]
+        return min(starts if first is None else [first, *starts], default=None)
+
+    def _step_of(self, thread: int) -> object:
+        """The id of the step that a thread is in."""
+        under_way = self._running.get(thread)
+        with suppress(IndexError):  # its last one may just end
+            return under_way[-1].id if under_way else None
+        return None
+
+    def _open(self) -> list[tuple[int, int]]:
+        """Cold calls in progress, here and in peers. What these end meanwhile is taken in after: see `OpenStalls`."""
+        found = list(self._own_open())
+        if self._engine is not None:
+            found += [(start, COUNTED) for start, _ in self._engine.open_stalls()]
+            self._hear()
+        return found
+
+    def _hear(self) -> None:
+        if self._engine is None:
+            return
+
+        def stalled(start: int, end: int, tag: int) -> None:
+            oldest = self._oldest()
+            if oldest is not None:
+                self._stalls.add(start, end, COUNTED, oldest, tag)
+
+        try:
+            self._engine.hear(stalled)
+        except Exception as error:
+            self._misuse("engine", f"the stalls of other processes are missing: {type(error).__name__}: {error}")
+
+    def _charge(self, step: Step, stalls: Sequence[tuple[int, int]]) -> None:
+        """Stalls that a worker of another host told of, by their distance from the beginning of `step`."""
+        try:
+            now, oldest = self._clock(), self._oldest()
+            if oldest is None or id(step) not in self._steps:
+                raise ValueError("the step is not in progress")
+            for after, length in stalls[:MAX_CHARGED]:
+                if after < 0 or length < 0:
+                    raise ValueError(f"({after}, {length}) is no time since the step's beginning and a length")
+                start, end = step.start_ns + after, step.start_ns + after + length
+                if start < now:
+                    self._stalls.add(start, min(end, now), COUNTED, oldest, tag_of(step.id))
+        except Exception as error:
+            self._misuse("charge", f"a worker's stalls are not counted: {type(error).__name__}: {error}")
 
     def is_serving(self, thread: int) -> bool:
         """Whether the cold calls of `thread` count: it has run a step, or no thread has."""
@@ -240,63 +279,27 @@ class Requests:
             self._misuse("finished_twice", f"request {request.id!r} was finished twice; the first time counts")
             return
         try:
-            cost = self._cost(request, end, error)
+            cost = cost_of(self, request, end, error)
             # Only now: what it stood behind had to be kept until here.
-            known = self._live.pop(request._key, None) is not None
-            if known:
+            if self._gone(request._key) and request.record:
                 self._bus.publish(cost)
         except Exception as fault:
             self._misuse("finish", f"request {request.id!r} is in no figure: {type(fault).__name__}: {fault}")
-
-    def _cost(self, request: LiveRequest, end: int, error: BaseException | str | None) -> RequestCost:
-        start = request.start_ns
-        steps = list(self._steps.values())  # before the windows: see `Step.__exit__`
-        now_running = [began for began, requests in steps if any(r is request for r in requests)]
-        with self._lock:
-            own = [*request._stalled, *request._windows, *((began, end) for began in now_running)]
-        before, after = exposure((start, end), request._first_ns, own, self._stalls.between(start, end))
-        name = type(error).__name__ if isinstance(error, BaseException) else error
-        return RequestCost(
-            id=request.id,
-            model=request.model,
-            start_ns=start,
-            first_token_ns=request._first_ns,
-            end_ns=end,
-            unix_ns=request.unix_ns,
-            tokens=request._tokens,
-            before=before,
-            after=after,
-            error=None if name is None else str(name)[:MAX_TEXT],
-            trace=request.trace,
-        )
-
-    def _boil_down(self, request: LiveRequest) -> None:
-        """Replaces the windows of many steps by the stalls inside them: mostly nothing, and all that exposure needs.
-
-        If even these are too many, the narrowest gaps are closed: ``in_batch`` may then take from ``queued``, while the
-        exposure as a whole stays what it is.
-        """
-        with self._lock:
-            windows = request._windows[:]  # others may append meanwhile; those stay
-            del request._windows[: len(windows)]
-            try:
-                steps = union(windows)
-                if steps:
-                    stall = self._stalls.between(steps[0][0], steps[-1][1], everyone=True)
-                    stalled = union([*request._stalled, *intersection(steps, stall)])
-                    request._stalled = coalesce(stalled, MAX_WINDOWS // 2)
-                return
-            except Exception as fault:
-                why = f"{type(fault).__name__}: {fault}"
-        self._misuse("step", f"steps are missing from a request's figures: {why}")
 
     def after_fork(self) -> None:
         """For a forked child: its parent's requests and steps are the parent's, and the lock may be held by nobody."""
         self._lock = threading.RLock()
         self._live.clear()
+        self._traced.clear()
         self._steps.clear()
+        self._running.clear()
         self._abandoned.clear()
+        self._calls.clear()
         self._stalls.after_fork()
+        engine, self._engine = self._engine, None
+        if engine is not None:  # the journal is the parent's
+            engine.after_fork()
+            self.join(engine.folder, engine.name)
 
     def _misuse(self, kind: str, message: str) -> None:
         """Counts a misuse, and says so the first time it is seen."""

@@ -18,11 +18,16 @@ be too long, never too short."""
 MAX_THREADS = 4096
 """Serving threads remembered. Beyond it the first is forgotten, until it runs its next step."""
 
+Tagged = tuple[int, int, int]
+"""(start, end, tag): a stall, and the step that it happened in as `journal.ref` numbers them; 0 if none is known."""
+
 OpenStalls = Callable[[], Iterable[tuple[int, int]]]
 """Gives (start_ns, thread) of each cold call in progress. A call must stay in it until `Stalls.add` was told of its
 end, or a request that finishes just then would miss it; being in both places does no harm."""
 
-_COUNTED = -1  # stands for "a thread that counted when its stalls were merged"; no thread has a negative number
+COUNTED = -1
+"""Stands for the serving threads of peers, and for those that counted when their stalls were merged; no thread has a
+negative number."""
 
 
 class Stalls:
@@ -34,7 +39,7 @@ class Stalls:
         self._open = open_stalls
         self._lock = threading.RLock()  # reentrant: a signal's handler may run inside
         self._serving: dict[int, None] = {}  # the first to serve comes first
-        self._finished: list[tuple[int, int, int]] = []  # (end, start, thread), sorted
+        self._finished: list[tuple[int, int, int, int]] = []  # (end, start, thread, tag), sorted
 
     def serve(self, thread: int) -> None:
         """From now on, and for what is remembered, `thread` is a serving thread."""
@@ -45,14 +50,14 @@ class Stalls:
             if len(self._serving) > MAX_THREADS:
                 self._serving.pop(next(iter(self._serving)), None)
 
-    def add(self, start: int, end: int, thread: int, needed_from: int) -> None:
+    def add(self, start: int, end: int, thread: int, needed_from: int, tag: int = 0) -> None:
         """Remembers a finished cold call, and forgets what ended before `needed_from`."""
         with self._lock:
-            insort(self._finished, (end, start, thread))
+            insort(self._finished, (end, start, thread, tag))
             del self._finished[: bisect_left(self._finished, (needed_from + 1,))]
             if len(self._finished) > MAX_STALLS:
-                counted = union((start, end) for end, start, thread in self._finished if self.counts(thread))
-                self._finished = [(end, start, _COUNTED) for start, end in coalesce(counted, MAX_STALLS // 2)]
+                counted = union((start, end) for end, start, thread, _ in self._finished if self.counts(thread))
+                self._finished = [(end, start, COUNTED, 0) for start, end in coalesce(counted, MAX_STALLS // 2)]
 
     def between(self, since: int, now: int, *, everyone: bool = False) -> list[Interval]:
         """The stall from `since` to `now` as sorted, disjoint intervals; cold calls in progress last until `now`.
@@ -62,14 +67,25 @@ class Stalls:
         in_progress = [(start, now, thread) for start, thread in self._open()]  # first: see OpenStalls
         with self._lock:
             finished = self._finished[bisect_left(self._finished, (since + 1,)) :]
-        found = in_progress + [(start, end, thread) for end, start, thread in finished]
+        found = in_progress + [(start, end, thread) for end, start, thread, _ in finished]
         return union(
             (max(start, since), min(end, now)) for start, end, thread in found if everyone or self.counts(thread)
         )
 
+    def tagged(self, since: int, now: int) -> list[Tagged]:
+        """The finished cold calls that count, from `since` to `now`, each with its step's tag."""
+        with self._lock:
+            finished = self._finished[bisect_left(self._finished, (since + 1,)) :]
+        return [(start, end, tag) for end, start, thread, tag in finished if start < now and self.counts(thread)]
+
+    @property
+    def any(self) -> bool:
+        """Whether any finished cold call is remembered."""
+        return bool(self._finished)
+
     def counts(self, thread: int) -> bool:
         """Whether `thread` is a serving thread as far as is known now."""
-        return not self._serving or thread in self._serving or thread == _COUNTED
+        return not self._serving or thread in self._serving or thread == COUNTED
 
     def after_fork(self) -> None:
         """For a forked child: none of its threads has served, and its requests have waited for nothing yet."""

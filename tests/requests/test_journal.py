@@ -1,0 +1,108 @@
+"""The ring that processes of one engine read: what comes through, what is lost, what a dead writer leaves."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tritonprobe.requests import journal
+from tritonprobe.requests.journal import Kind, Peers, Reader, Record, Writer, ref, sweep
+
+ENGINE = ref("engine")
+numbers = st.integers(0, (1 << 63) - 1)
+records = st.builds(Record, st.sampled_from(Kind), numbers, numbers, numbers, numbers, numbers)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(records, max_size=20), max_size=5))
+def test_what_is_written_is_read_once(tmp_path_factory, batches):
+    folder = tmp_path_factory.mktemp("journal")
+    writer = Writer(folder, ENGINE)
+    reader = Reader(writer.path)
+    for batch in batches:
+        for record in batch:
+            writer.write(record)
+        assert list(reader.news()) == batch
+        assert list(reader.news()) == []
+    assert reader.lost == 0
+    reader.close()
+    writer.close()
+
+
+def test_a_ring_that_went_round_says_how_many_are_lost(tmp_path: Path):
+    writer = Writer(tmp_path, ENGINE)
+    reader = Reader(writer.path)
+    writer.write(Record(Kind.STALL, 0, 1))
+    assert len(list(reader.news())) == 1
+    for i in range(journal.RECORDS + 10):
+        writer.write(Record(Kind.STALL, i, i + 1))
+    assert [record.start for record in reader.news()] == list(range(10, journal.RECORDS + 10))
+    assert reader.lost == 10
+    late = Reader(writer.path)
+    assert len(list(late.news())) == journal.RECORDS
+    assert late.lost == 0  # what was there before it came, nobody has lost
+
+
+def test_a_record_that_is_not_all_there_is_not_read(tmp_path: Path):
+    writer = Writer(tmp_path, ENGINE)
+    reader = Reader(writer.path)
+    writer.write(Record(Kind.STALL, 5, 6))
+    place = journal._PAGE // 8 + 1
+    writer._words[place] = 7  # as on a machine whose stores arrive in another order
+    assert list(reader.news()) == []
+    writer._words[place] = 5
+    assert list(reader.news()) == [Record(Kind.STALL, 5, 6)]
+
+
+def test_what_is_no_journal_is_refused(tmp_path: Path):
+    (tmp_path / "short").write_bytes(b"x")
+    (tmp_path / "zeros").write_bytes(bytes(journal._SIZE))
+    for name in ("short", "zeros", "none"):
+        with pytest.raises((OSError, ValueError)):
+            Reader(tmp_path / name)
+
+
+def test_peers_come_go_and_belong_to_an_engine(tmp_path: Path):
+    mine, other, stranger = Writer(tmp_path, ENGINE), Writer(tmp_path, ENGINE), Writer(tmp_path, ref("another"))
+    peers = Peers(tmp_path, ENGINE, mine.path)
+    for writer in (mine, other, stranger):
+        writer.write(Record(Kind.STALL, 1, 2))
+    assert list(peers.news()) == [Record(Kind.STALL, 1, 2)]
+    late = Writer(tmp_path, ENGINE)
+    late.write(Record(Kind.STALL, 3, 4))
+    assert list(peers.news()) == [Record(Kind.STALL, 3, 4)]
+    late.write(Record(Kind.STALL, 5, 6))
+    late.path.unlink()
+    assert list(peers.news()) == [Record(Kind.STALL, 5, 6)]  # its file is gone; what it wrote is not
+
+
+def _stall_and_die(folder: Path, go: multiprocessing.synchronize.Event) -> None:
+    writer = Writer(folder, ENGINE)
+    writer.show_open(42, 7)
+    go.wait()
+    os._exit(1)
+
+
+def test_a_process_that_died_in_a_cold_call_stalls_nobody_any_more(tmp_path: Path):
+    spawn = multiprocessing.get_context("spawn")
+    go = spawn.Event()
+    process = spawn.Process(target=_stall_and_die, args=(tmp_path, go))
+    process.start()
+    try:
+        mine = Writer(tmp_path, ENGINE)
+        peers = Peers(tmp_path, ENGINE, mine.path)
+        while not peers.open_stalls():
+            assert process.is_alive()
+            list(peers.news())
+        assert peers.open_stalls() == [(42, 7)]
+    finally:
+        go.set()
+        process.join()
+    assert peers.open_stalls() == []
+    sweep(tmp_path, older_than=-1)
+    assert list(tmp_path.iterdir()) == [mine.path]  # the dead one's is gone, mine is in use

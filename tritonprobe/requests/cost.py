@@ -1,0 +1,60 @@
+"""What a request's life came to: the figures of one that ends. Reads what its owner and its steps kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tritonprobe.model import RequestCost
+from tritonprobe.requests.exposure import Interval, difference, exposure, parts, union
+from tritonprobe.requests.request import LiveRequest
+
+if TYPE_CHECKING:
+    from tritonprobe.requests.live import Requests
+
+MAX_ERROR = 128
+"""Characters kept of an error's name."""
+
+
+def cost_of(owner: Requests, request: LiveRequest, end: int, error: BaseException | str | None) -> RequestCost:
+    """The cost of a `request` that ends now. A request held elsewhere is told of there."""
+    start = request.start_ns
+    steps = list(owner._steps.values())  # before the windows: see `Step.end`
+    now_running = [(began, end) for began, requests, _ in steps if any(r is request for r in requests)]
+    stall = owner._stalls.between(start, end)  # before the windows, too: hears what peers say of them
+    with owner._lock:
+        windows = [*request._windows, *now_running]
+        own = [*request._stalled, *request._told, *windows]
+        first_step, took = executed(request, windows, stall)
+    before, after = exposure((start, end), request._first_ns, own, stall, list(owner._calls))
+    fallback = request._fallback_ns
+    if first_step is not None and not request.record and owner._engine is not None:
+        owner._engine.executed(request, first_step, took, fallback)
+    if first_step is None and request._elsewhere is not None:
+        first_step, took, fallback = request._elsewhere
+    name = type(error).__name__ if isinstance(error, BaseException) else error
+    return RequestCost(
+        id=request.id,
+        model=request.model,
+        start_ns=start,
+        first_token_ns=request._first_ns,
+        end_ns=end,
+        unix_ns=request.unix_ns,
+        tokens=request._tokens,
+        before=before,
+        after=after,
+        error=None if name is None else str(name)[:MAX_ERROR],
+        trace=request.trace,
+        parts=None if first_step is None else parts((start, end), first_step, took, fallback, stall),
+        pipelined=request._pipelined,
+    )
+
+
+def executed(request: LiveRequest, windows: Sequence[Interval], stall: Sequence[Interval]) -> tuple[int | None, int]:
+    """When the request's first step began, and how long its steps took outside the `stall`."""
+    steps = union((max(began, request._executed_to), ended) for began, ended in windows)
+    took = sum(ended - began for began, ended in difference(steps, stall))
+    first = request._first_step_ns
+    if first is None and windows:
+        first = min(began for began, _ in windows)
+    return first, request._executed + took
