@@ -34,6 +34,10 @@ LABELS = {
     + ", ".join(f"`{p}`" for p in PHASES)
     + ", `inductor_workers`; of a request: `before_first_token`, "
     "`after_first_token`",
+    "portion": "of a request's life: `queue` before its first step and `execution` in its steps, both outside stalls; "
+    "`exposure` in a stall; `fallback` in ops' fallbacks, host time; `remainder`, the rest",
+    "slo": "one of `TRITONPROBE_TTFT_SLOS`, in seconds; none set, no family",
+    "would_meet_without_cold": "`true`: it missed by less than the exposure before its first token, an upper bound",
     "waited": "`in_batch`: the stall lay in the request's own steps; `queued`: it waited for others'",
     "rank": "the process's rank (`TRITONPROBE_RANK`, else `RANK`, else 0)",
     "cause": "the argument or option that changed",
@@ -75,6 +79,10 @@ QUERIES = (
     (
         "P99 of the time to the first token",
         "histogram_quantile(0.99, sum by (le) (rate(tritonprobe_time_to_first_token_seconds_bucket[5m])))",
+    ),
+    (
+        "Requests that missed an objective and may have met it without cold calls, to alert on",
+        'sum by (slo) (increase(tritonprobe_ttft_slo_misses_total{would_meet_without_cold="true"}[10m])) > 0',
     ),
     (
         "Fallbacks by op and reason",

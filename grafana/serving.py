@@ -169,7 +169,39 @@ def requests() -> list[Panel]:
             size=(12, 9),
             overrides=[*coloured({"P99": "blue", "P50": "green"}), *WAITED_COLOURS],
         ),
+        lines(
+            "Where requests spend their time",
+            "P99 over requests of each part of a request's life: queue before its first step, execution in its steps, "
+            "both outside stalls; exposure in a stall; fallback in ops' fallbacks; remainder between and after its "
+            "steps. For each request the five add up; their quantiles do not. Absent unless the server uses step().",
+            Target(quantile(0.99, schema.REQUEST_PARTS, window=INTERVAL, by=("portion",)), "{{portion}}"),
+            unit="s",
+            empty="no steps known",
+            size=(12, 9),
+            overrides=coloured(
+                {"exposure": "red", "queue": "orange", "execution": "green", "fallback": "purple", "remainder": "blue"}
+            ),
+        ),
+        bars(
+            "Missed objectives",
+            "Requests that missed an objective of TRITONPROBE_TTFT_SLOS. `cold`: they may have met it without the "
+            "stall before their first token, so cold calls are to blame; `else`: not even then.",
+            *(
+                Target(
+                    f"{counted(schema.SLO_MISSES, ('slo',), _met(verdict), window=INTERVAL)} > 0",
+                    f"{{{{slo}}}} s, {why}",
+                )
+                for verdict, why in (("true", "cold"), ("false", "else"))
+            ),
+            unit="short",
+            empty="none, or no objective set",
+            size=(12, 9),
+        ),
     ]
+
+
+def _met(verdict: str) -> str:
+    return f'would_meet_without_cold="{verdict}"'
 
 
 def cold_calls() -> list[Panel]:

@@ -71,7 +71,8 @@ def op(
             refused = None if supports is None else _refusal(runtime, supports, args, kwargs)
             if refused is not None:
                 counters.fell_back(where, refused)
-                return fallback(*args, **kwargs)  # type: ignore[no-any-return]
+                with runtime.live.fallback():
+                    return fallback(*args, **kwargs)  # type: ignore[no-any-return]
             launches = counters.launches
             launched = launches.observe()
             try:
@@ -89,7 +90,8 @@ def op(
             finally:
                 launches.observed(launched)
             counters.fell_back(where, reason)
-            return fallback(*args, **kwargs)  # type: ignore[no-any-return]
+            with runtime.live.fallback():
+                return fallback(*args, **kwargs)  # type: ignore[no-any-return]
 
         return call
 

@@ -8,6 +8,7 @@
 ``TRITONPROBE_PORT``           its port (default 9464)
 ``TRITONPROBE_RANK``           the rank label of cold families (default ``RANK``, else 0)
 ``TRITONPROBE_ENGINE``         processes of this name, and of one ``TRITONPROBE_DIR``, serve the same requests
+``TRITONPROBE_TTFT_SLOS``      objectives for the time to first token, seconds: ``0.5,2`` (default none)
 ``TRITONPROBE_DISABLED``       ``1``: `instrument()` and `@probe` do nothing
 ``TRITONPROBE_HOST_WINDOWS``   mean seconds between the windows of `launch_host_seconds` (default 10; 0: none)
 =============================  ==========================================================================
@@ -37,6 +38,7 @@ class Settings:
     port: int = 9464
     rank: str = "0"
     engine: str | None = None  # processes that share it, and the directory, charge their stalls to the same requests
+    ttft_slos: tuple[float, ...] = ()  # seconds; each counts its misses
     disabled: bool = False
     history: int = 10_000  # cold calls, and requests, kept for reports
     host_windows: float = 10.0  # mean seconds between windows of 20 ms in which host launch time is measured; 0: never
@@ -44,6 +46,8 @@ class Settings:
     def __post_init__(self) -> None:
         if isinstance(self.dir, os.PathLike):
             object.__setattr__(self, "dir", os.fspath(self.dir))
+        if isinstance(self.ttft_slos, list):
+            object.__setattr__(self, "ttft_slos", tuple(self.ttft_slos))
         for f in fields(self):
             _check(f.name, f.name, getattr(self, f.name))
 
@@ -76,6 +80,8 @@ _WHOLE = {
     "port": (0, 65_535),
     "history": (1, 10_000_000),
 }
+MAX_SLOS = 8
+"""Objectives: each is two series."""
 _EXAMPLES = {"addr": "127.0.0.1", "rank": "0", "engine": "llm-0"}
 _DEVICE = re.compile(r"compile-only:cuda:[0-9]+")  # which numbers there are, the adapter knows
 
@@ -87,7 +93,7 @@ def _check(label: str, field: str, value: object) -> None:
         raise SettingError(f"{label}={reprlib.repr(value)}: expected {wanted}")
 
 
-def _wanted(field: str, value: object) -> str | None:
+def _wanted(field: str, value: object) -> str | None:  # noqa: PLR0911  # one a kind of setting
     """What would do instead of `value`; None if it does."""
     if field in _WHOLE:
         low, high = _WHOLE[field]
@@ -96,6 +102,8 @@ def _wanted(field: str, value: object) -> str | None:
     if field == "host_windows":
         good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 86_400
         return None if good else "seconds, from 0 (none) to 86400"
+    if field == "ttft_slos":
+        return None if _are_slos(value) else f"up to {MAX_SLOS} different numbers of seconds above 0, such as 0.5,2"
     if field == "disabled":
         return None if isinstance(value, bool) else "True or False"
     if field == "device":
@@ -108,6 +116,12 @@ def _wanted(field: str, value: object) -> str | None:
     return None if good else f"text, such as {_EXAMPLES[field]!r}"
 
 
+def _are_slos(value: object) -> bool:
+    if not isinstance(value, tuple) or len(value) > MAX_SLOS or len(set(value)) < len(value):
+        return False
+    return all(isinstance(slo, (int, float)) and not isinstance(slo, bool) and 0 < slo <= 86_400 for slo in value)
+
+
 def _parse(variable: str, text: str, field: str) -> object:
     """The value that the text of an environment variable stands for. Raises SettingError."""
     value: object = text
@@ -115,6 +129,9 @@ def _parse(variable: str, text: str, field: str) -> object:
         if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
             raise SettingError(f"{variable}={text!r}: expected 1 or 0")
         value = text.lower() in ("1", "true", "yes")
+    elif field == "ttft_slos":
+        with suppress(ValueError):
+            value = tuple(float(slo) for slo in text.split(","))
     elif field in _WHOLE or field == "host_windows":
         with suppress(ValueError):  # text is no number, and `_check` says so
             value = float(text) if field == "host_windows" else int(text)

@@ -26,6 +26,7 @@ from tritonprobe.ledger import MemoryLedger, Recorder, schema
 from tritonprobe.model import ColdCall, LaunchError, Lookup, Trial, Tuning
 from tritonprobe.requests.live import Requests
 from tritonprobe.requests.threads import this_thread
+from tritonprobe.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "grafana" / "rules"
@@ -51,7 +52,9 @@ class Clock:
 class Server:
     """A server's life as the adapter, the ops and the engine tell of it; what they say is counted for real."""
 
-    probed: Probed = field(default_factory=lambda: Probed(ledger=MemoryLedger(budget=400)))
+    probed: Probed = field(
+        default_factory=lambda: Probed(ledger=MemoryLedger(budget=600), settings=Settings(ttft_slos=(2.5, 10)))
+    )
     bus: Bus = field(default_factory=Bus)
     clock: Clock = field(default_factory=Clock)
 
@@ -74,7 +77,7 @@ class Server:
     def first_requests(self) -> None:
         """Two requests: the first one's batch compiles and tunes for three seconds, and the second one queues.
 
-        Then the first one's batch finds a variant on a slow disk.
+        Then the first one's batch finds a variant on a slow disk. The client of a third one gives up.
         """
         first, second = self.requests.request("first", "m"), self.requests.request("second", "m")
         with self.requests.step([first]):
@@ -100,6 +103,9 @@ class Server:
             second.token()
         first.finish()
         second.finish()
+        gone = self.requests.request("gone", "m")  # stands behind nothing, and its client gives up
+        self.clock.go_on(4)
+        gone.finish(error="Cancelled")
 
     def troubles(self) -> None:
         """Fallbacks, a launch that raises, a variant never found, a fault of ours, more series than there may be."""

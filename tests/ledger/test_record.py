@@ -8,7 +8,7 @@ import pytest
 
 from tritonprobe.bus import Bus
 from tritonprobe.ledger import Exemplar, HistogramSample, MemoryLedger, Recorder, Sample, schema
-from tritonprobe.model import ColdCall, Exposure, LaunchError, Lookup, RequestCost, Trial, Tuning
+from tritonprobe.model import ColdCall, Exposure, LaunchError, Lookup, Parts, RequestCost, Trial, Tuning
 from tritonprobe.settings import Settings
 
 MS = 1_000_000
@@ -247,3 +247,32 @@ def test_a_tuner_that_adds_configurations_has_pruned_none() -> None:
     recorded.bus.publish(cold_call(tuning=tuning))
     assert recorded.errors == []
     assert recorded.values(schema.AUTOTUNE_CONFIGS) == {}
+
+
+def test_a_missed_objective_says_whether_the_stall_alone_was_to_blame() -> None:
+    recorded = Recorded(ttft_slos=[0.5, 1.5])
+    families = {family.metric for family in recorded.ledger.collect()}
+    assert schema.SLO_MISSES in families  # at 0 from the start
+    recorded.bus.publish(request(first_token_ns=400 * MS))  # meets both
+    recorded.bus.publish(request(before=Exposure(in_batch_ns=400 * MS, queued_ns=100 * MS)))  # 2 s, of them 0.5 stalled
+    recorded.bus.publish(request(first_token_ns=None, end_ns=1000 * MS))  # its client gave up
+    assert recorded.values(schema.SLO_MISSES) == {("0.5", "false"): 2, ("1.5", "true"): 1}
+
+
+def test_without_objectives_there_is_no_family() -> None:
+    recorded = Recorded()
+    recorded.bus.publish(request())
+    assert schema.SLO_MISSES not in {family.metric for family in recorded.ledger.collect()}
+
+
+def test_a_life_in_parts_is_five_observations() -> None:
+    recorded = Recorded()
+    recorded.bus.publish(request(parts=Parts(1000 * MS, 2000 * MS, 500 * MS, 250 * MS, 1250 * MS)))
+    recorded.bus.publish(request())  # nobody knows its steps
+    assert recorded.observed(schema.REQUEST_PARTS) == {
+        ("queue",): (1, 1.0),
+        ("execution",): (1, 2.0),
+        ("exposure",): (1, 0.5),
+        ("fallback",): (1, 0.25),
+        ("remainder",): (1, 1.25),
+    }

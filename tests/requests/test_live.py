@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from tritonprobe.bus import Bus
-from tritonprobe.model import Event, Exposure, RequestCost
+from tritonprobe.model import Event, Exposure, Parts, RequestCost
 from tritonprobe.requests import LiveRequest, Requests, Step, live, steps
 from tritonprobe.requests.exposure import exposure
 from tritonprobe.requests.threads import this_thread
@@ -250,6 +250,82 @@ def test_stalls_are_kept_only_while_a_live_request_may_need_them(server: Server)
     server.stall(60, 70)
     assert server.requests._stalls.between(0, 99) == [(60, 70)]
     late.finish()
+
+
+# Parts of a life
+
+
+def test_a_life_in_parts(server: Server):
+    """Queue 0-10, step 10-50 with a stall 20-30 and a fallback 35-45, idle 50-60, step 60-70, last words 70-100."""
+    r = server.requests.request()
+    with server.at(10).requests.step([r]):
+        server.stall(20, 30)
+        server.at(35)
+        with server.requests.fallback():
+            server.at(45)
+        server.at(50)
+    r.token()
+    with server.at(60).requests.step([(r, 1)]):
+        server.at(70)
+    server.at(100)
+    r.finish()
+    assert server.finished[0].parts == Parts(
+        queue_ns=10, execution_ns=30, exposure_ns=10, fallback_ns=10, remainder_ns=40
+    )
+
+
+def test_a_request_without_a_step_has_no_parts(server: Server):
+    r = server.requests.request()
+    server.at(10)
+    r.finish()
+    assert server.finished[0].parts is None
+
+
+def test_a_stall_inside_a_fallback_is_a_stall_and_a_fallback_inside_a_fallback_is_its_part(server: Server):
+    r = server.requests.request()
+    with server.requests.step([r]):
+        with server.requests.fallback():
+            server.at(5)
+            with server.requests.fallback():
+                server.stall(10, 30)
+                server.at(35)
+            server.at(40)
+        server.at(50)
+    with server.requests.fallback():  # outside of any step: nobody's
+        server.at(60)
+    r.finish()
+    assert server.finished[0].parts == Parts(0, 10, 20, 20, 10)
+
+
+def test_parts_of_a_long_request_add_up(server: Server):
+    r = server.requests.request()
+    for i in range(3 * steps.MAX_WINDOWS):
+        with server.at(10 * i + 5).requests.step([r]):
+            server.stall(10 * i + 6, 10 * i + 8)
+            server.at(10 * i + 9)
+    r.finish()
+    n = 3 * steps.MAX_WINDOWS
+    assert server.finished[0].parts == Parts(5, 2 * n, 2 * n, 0, 6 * n - 6)
+
+
+def test_overlapping_steps_are_told(server: Server):
+    alone, one, other = (server.requests.request(name) for name in ("alone", "one", "other"))
+    with server.requests.step([alone]):
+        pass
+    first, second = server.requests.step([one], id=1).begin(), server.requests.step([other], id=2).begin()
+    first.end()
+    second.end()
+    for r in (alone, one, other):
+        r.finish()
+    assert {cost.id: cost.pipelined for cost in server.finished} == {"alone": False, "one": True, "other": True}
+
+
+def test_ranks_of_one_step_do_not_overlap_it(server: Server):
+    r = server.requests.request()
+    with server.requests.step([r], id=1), server.requests.step([r], id=1):
+        pass
+    r.finish()
+    assert not server.finished[0].pipelined
 
 
 # Bounds

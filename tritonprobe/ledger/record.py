@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.derive import MEMORY
 from tritonprobe.ledger.store import Exemplar, Ledger
-from tritonprobe.model import ColdCall, Event, Exposure, LaunchError, RequestCost, Tuning
+from tritonprobe.model import ColdCall, Event, Exposure, LaunchError, Parts, RequestCost, Tuning
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.reasons import cause_of
 
 _NS = 1e9
+_VERDICTS = {True: "true", False: "false"}
 
 
 class Recorder:
@@ -37,6 +38,10 @@ class Recorder:
         self._rank = settings.rank
         self._is_ready = is_ready
         self._on_error = on_error
+        self._slos = tuple((round(slo * _NS), f"{slo:g}") for slo in settings.ttft_slos)
+        for _, slo in self._slos:
+            for verdict in _VERDICTS.values():  # so that `increase()` sees the first miss
+                ledger.cell(schema.SLO_MISSES, (slo, verdict))
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, ColdCall):
@@ -97,6 +102,21 @@ class Recorder:
             if cost.first_token_ns is not None:
                 self._exposure("after_first_token", cost.after)
 
+        with self._part():
+            if cost.parts is not None:
+                for portion, ns in _portions(cost.parts):
+                    self._ledger.observe(schema.REQUEST_PARTS, (portion,), ns / _NS)
+        with self._part():
+            self._objectives(cost)
+
+    def _objectives(self, cost: RequestCost) -> None:
+        """A request that ended without a token has missed what it outlived: its client gave up, or it failed."""
+        took = cost.end_ns - cost.start_ns if cost.ttft_ns is None else cost.ttft_ns
+        for limit, slo in self._slos:
+            if took > limit:
+                without = took - cost.before.total_ns <= limit
+                self._ledger.add(schema.SLO_MISSES, (slo, _VERDICTS[without]))
+
     def _exposure(self, phase: str, exposure: Exposure) -> None:
         self._ledger.observe(schema.EXPOSURE, (phase, "in_batch"), exposure.in_batch_ns / _NS)
         self._ledger.observe(schema.EXPOSURE, (phase, "queued"), exposure.queued_ns / _NS)
@@ -118,3 +138,13 @@ class Recorder:
 
 def _exemplar(event: ColdCall | RequestCost) -> Exemplar | None:
     return None if event.trace is None else Exemplar(*event.trace)
+
+
+def _portions(parts: Parts) -> tuple[tuple[str, int], ...]:
+    return (
+        ("queue", parts.queue_ns),
+        ("execution", parts.execution_ns),
+        ("exposure", parts.exposure_ns),
+        ("fallback", parts.fallback_ns),
+        ("remainder", parts.remainder_ns),
+    )

@@ -170,6 +170,19 @@ EXPOSURE = Metric(
     bounds=TTFT_BOUNDS,
     created=_enum(("before_first_token", "after_first_token"), ("in_batch", "queued")),
 )
+REQUEST_PARTS = Metric(
+    "request_part_seconds",
+    "histogram",
+    "A request's life in parts that add up to it, each once for each request whose steps are known.",
+    ("portion",),
+    bounds=TTFT_BOUNDS,
+)
+SLO_MISSES = Metric(
+    "ttft_slo_misses_total",
+    "counter",
+    "Requests without a first token by the objective; and whether they may have met it without stalls before it.",
+    ("slo", "would_meet_without_cold"),
+)
 READY = Metric(
     "ready_timestamp_seconds", "gauge", "When the process declared itself ready, Unix time; absent before.", merge="max"
 )
@@ -215,6 +228,8 @@ METRICS: tuple[Metric, ...] = (
     TTFT,
     TPOT,
     EXPOSURE,
+    REQUEST_PARTS,
+    SLO_MISSES,
     READY,
     STARTUP_COLD,
     AFTER_READY,

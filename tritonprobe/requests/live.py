@@ -20,10 +20,10 @@ from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
 from tritonprobe.requests.cost import cost_of
 from tritonprobe.requests.engine import Engine, tag_of
-from tritonprobe.requests.exposure import Call, Phases, overlap
+from tritonprobe.requests.exposure import Call, Phases
 from tritonprobe.requests.request import LiveRequest
 from tritonprobe.requests.stalls import COUNTED, OpenStalls, Stalls
-from tritonprobe.requests.steps import MAX_CHARGED, Running, Step
+from tritonprobe.requests.steps import MAX_CHARGED, Fallback, Running, Step
 from tritonprobe.requests.threads import this_thread
 from tritonprobe.tracing import Trace, current_trace, parse_traceparent
 
@@ -203,12 +203,9 @@ class Requests:
             oldest = min(own, default=None)
             self._engine.show_open(None if oldest is None else (oldest[0], self._step_of(oldest[1])))
 
-    def fell_back(self, start_ns: int, end_ns: int) -> None:
-        """This thread spent that time in an op's fallback. Stalls inside it stay stalls."""
-        under_way = self._running.get(this_thread())
-        if under_way:
-            stalled = overlap(self._stalls.between(start_ns, end_ns), start_ns, end_ns) if self._stalls.any else 0
-            under_way[-1].fallback_ns += end_ns - start_ns - stalled
+    def fallback(self) -> Fallback:
+        """A block around an op's fallback: its time is a part of the step that this thread is in, if any."""
+        return Fallback(self, self._running.get(this_thread()))
 
     def waiting(self, before_ns: int) -> list[Trace]:
         """The traces of the live requests that came before that time, the longest waiting first."""

@@ -132,6 +132,29 @@ class Step:
                 under_way.remove(self._running)
 
 
+class Fallback:
+    """A block in which a step's thread runs an op's fallback. Stalls inside it stay stalls; one inside is a part."""
+
+    __slots__ = ("_before", "_owner", "_running", "_start")
+
+    def __init__(self, owner: Requests, under_way: list[Running] | None) -> None:
+        self._owner = owner
+        self._running = under_way[-1] if under_way else None
+
+    def __enter__(self) -> None:
+        if self._running is not None:
+            self._before = self._running.fallback_ns
+            self._start = self._owner._clock()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._running is None:
+            return
+        start, end = self._start, self._owner._clock()
+        stalls = self._owner._stalls
+        stalled = sum(stop - begin for begin, stop in stalls.between(start, end)) if stalls.any else 0
+        self._running.fallback_ns = self._before + end - start - stalled
+
+
 def _own_part(owner: Requests, step: Step, window: Interval) -> Sequence[Interval]:
     """The `window` of a step without the stalls of other steps; those who hold its requests are told."""
     try:
