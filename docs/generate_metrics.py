@@ -49,6 +49,7 @@ LABELS = {
     + "; the last four are reserved: tritonprobe sets none of them yet",
     "error": "the exception's type",
     "model": "as `request(model=...)` said",
+    "what": "`span` or `link`",
     "metric": "the family whose series were turned away",
     "part": "the part of tritonprobe that failed; three blame callers: `requests` (`request()` or `step()` misused), "
     "`supports` and `bucket` (what `@op` was given raised)",

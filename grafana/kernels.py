@@ -205,6 +205,17 @@ def itself() -> list[Panel]:
             size=(8, 8),
         ),
         table(
+            "Spans not made, by what",
+            "Since the process started: OpenTelemetry spans, and links to requests that waited, beyond the bounds of a "
+            "burst. What they stand for is counted all the same.",
+            Target(f"{total(schema.SPANS_DROPPED, ('instance', 'what'), series(schema.SPANS_DROPPED))} > 0", "spans"),
+            labels={"instance": "instance", "what": "what"},
+            unit="short",
+            empty="none",
+            decimals=0,
+            size=(8, 7),
+        ),
+        table(
             "What runs where",
             "Versions, the device that launches go to, how launches are counted, and when the process became ready.",
             Target(f"1000 * {total(schema.READY, ('instance',), series(schema.READY), 'max')}", "ready since"),
@@ -212,7 +223,7 @@ def itself() -> list[Panel]:
             labels={"instance": "instance", "version": "tritonprobe", **{fact: fact for fact in facts[2:]}},
             unit="short",
             empty="-",
-            size=(24, 7),
+            size=(16, 7),
             decimals=0,
             overrides=[override("ready since", unit="dateTimeAsIso", custom__width=180)],
         ),

@@ -240,4 +240,20 @@ class LaunchError:
     mode: Mode
 
 
-Event = ColdCall | RequestCost | LaunchError
+@dataclass(frozen=True, slots=True)
+class FellBack:
+    """An op's fallback that a traced request waited for: published only while one is live.
+
+    ``trace`` is the sampled trace and span in which it began, in hex.
+    """
+
+    op: str
+    bucket: str
+    reason: FallbackReason
+    start_ns: int
+    end_ns: int
+    unix_ns: int
+    trace: tuple[str, str] | None = None
+
+
+Event = ColdCall | RequestCost | LaunchError | FellBack

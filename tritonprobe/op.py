@@ -71,7 +71,7 @@ def op(
             refused = None if supports is None else _refusal(runtime, supports, args, kwargs)
             if refused is not None:
                 counters.fell_back(where, refused)
-                with runtime.live.fallback():
+                with runtime.live.fallback(counters.name, where, refused):
                     return fallback(*args, **kwargs)  # type: ignore[no-any-return]
             launches = counters.launches
             launched = launches.observe()
@@ -90,7 +90,7 @@ def op(
             finally:
                 launches.observed(launched)
             counters.fell_back(where, reason)
-            with runtime.live.fallback():
+            with runtime.live.fallback(counters.name, where, reason):
                 return fallback(*args, **kwargs)  # type: ignore[no-any-return]
 
         return call
@@ -129,7 +129,7 @@ class _Counters:
     fallback_reason: Callable[[BaseException], FallbackReason | None]
 
     def __init__(self, name: str, bucket: Bucket | None) -> None:
-        self._name = name
+        self.name = name
         self._bucket = bucket
 
     def attach(self, runtime: Runtime) -> None:
@@ -172,9 +172,9 @@ class _Counters:
     def took_triton(self, bucket: str) -> None:
         cell = self._cells.get(bucket)
         if cell is None:
-            cell = self._cells[bucket] = self._ledger.cell(OP_CALLS, (self._name, bucket, "triton"))
+            cell = self._cells[bucket] = self._ledger.cell(OP_CALLS, (self.name, bucket, "triton"))
         cell[0] += 1
 
     def fell_back(self, bucket: str, reason: FallbackReason) -> None:
-        self._ledger.add(OP_CALLS, (self._name, bucket, "fallback"))
-        self._ledger.add(FALLBACKS, (self._name, bucket, reason))
+        self._ledger.add(OP_CALLS, (self.name, bucket, "fallback"))
+        self._ledger.add(FALLBACKS, (self.name, bucket, reason))

@@ -261,7 +261,7 @@ def test_a_life_in_parts(server: Server):
     with server.at(10).requests.step([r]):
         server.stall(20, 30)
         server.at(35)
-        with server.requests.fallback():
+        with server.requests.fallback("op", "all", "rare"):
             server.at(45)
         server.at(50)
     r.token()
@@ -284,14 +284,14 @@ def test_a_request_without_a_step_has_no_parts(server: Server):
 def test_a_stall_inside_a_fallback_is_a_stall_and_a_fallback_inside_a_fallback_is_its_part(server: Server):
     r = server.requests.request()
     with server.requests.step([r]):
-        with server.requests.fallback():
+        with server.requests.fallback("op", "all", "rare"):
             server.at(5)
-            with server.requests.fallback():
+            with server.requests.fallback("op", "all", "rare"):
                 server.stall(10, 30)
                 server.at(35)
             server.at(40)
         server.at(50)
-    with server.requests.fallback():  # outside of any step: nobody's
+    with server.requests.fallback("op", "all", "rare"):  # outside of any step: nobody's
         server.at(60)
     r.finish()
     assert server.finished[0].parts == Parts(0, 10, 20, 20, 10)

@@ -48,7 +48,7 @@ class Recorder:
             self._cold_call(event)
         elif isinstance(event, RequestCost):
             self._request(event)
-        else:
+        elif isinstance(event, LaunchError):
             self._launch_error(event)
 
     def _cold_call(self, call: ColdCall) -> None:

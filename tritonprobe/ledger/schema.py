@@ -205,6 +205,12 @@ AFTER_READY_BY_KERNEL = Metric(
 SERIES_DROPPED = Metric(
     "series_dropped_total", "counter", "Series that a bound sent to `other`, by metric.", ("metric",)
 )
+SPANS_DROPPED = Metric(
+    "spans_dropped_total",
+    "counter",
+    "OpenTelemetry spans, and links of spans to requests that waited, that a bound kept from being made.",
+    ("what",),
+)
 ERRORS = Metric("errors_total", "counter", "Faults of tritonprobe itself and misuse of its API, by part.", ("part",))
 INFO = Metric("info", "info", "Versions and device of the probed process.", ("version", "triton", "device", "binder"))
 
@@ -235,6 +241,7 @@ METRICS: tuple[Metric, ...] = (
     AFTER_READY,
     AFTER_READY_BY_KERNEL,
     SERIES_DROPPED,
+    SPANS_DROPPED,
     ERRORS,
     INFO,
 )

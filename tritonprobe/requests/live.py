@@ -18,13 +18,13 @@ from pathlib import Path
 
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
+from tritonprobe.model import FallbackReason
 from tritonprobe.requests.cost import cost_of
 from tritonprobe.requests.engine import Engine, tag_of
 from tritonprobe.requests.exposure import Call, Phases
 from tritonprobe.requests.request import LiveRequest
 from tritonprobe.requests.stalls import COUNTED, OpenStalls, Stalls
 from tritonprobe.requests.steps import MAX_CHARGED, Fallback, Running, Step
-from tritonprobe.requests.threads import this_thread
 from tritonprobe.tracing import Trace, current_trace, parse_traceparent
 
 log = logging.getLogger("tritonprobe")
@@ -203,9 +203,9 @@ class Requests:
             oldest = min(own, default=None)
             self._engine.show_open(None if oldest is None else (oldest[0], self._step_of(oldest[1])))
 
-    def fallback(self) -> Fallback:
+    def fallback(self, op: str, bucket: str, reason: FallbackReason) -> Fallback:
         """A block around an op's fallback: its time is a part of the step that this thread is in, if any."""
-        return Fallback(self, self._running.get(this_thread()))
+        return Fallback(self, op, bucket, reason)
 
     def waiting(self, before_ns: int) -> list[Trace]:
         """The traces of the live requests that came before that time, the longest waiting first."""
