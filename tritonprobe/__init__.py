@@ -24,6 +24,7 @@ from tritonprobe.shapes.buckets import BucketSpecError, pow2
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tritonprobe.adapter.outside import OutsideCall
     from tritonprobe.export.http import Server
     from tritonprobe.export.prometheus import Collector
     from tritonprobe.requests import LiveRequest, Step
@@ -33,6 +34,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "__version__",
+    "cold_call",
     "collector",
     "configure",
     "instrument",
@@ -85,6 +87,16 @@ def join(engine: str) -> None:
     any of them holds. Call it once in each process, after a fork. ``TRITONPROBE_ENGINE`` does the same without code.
     """
     current().join(engine)
+
+
+def cold_call(name: str, kind: str = "jit") -> OutsideCall:
+    """Another compiler's work, as a cold call: ``with cold_call("deep_gemm", kind="jit"):`` around what compiles.
+
+    For the thread that waits, and not across an ``await``. Timed and counted as Triton's are, under the phase `kind`
+    (lower case, at most 32 kinds a process), and charged to whoever waits. What it yields has a ``tier``: set it to
+    ``"disk"`` if the result was found there.
+    """
+    return current().outside(name, kind)
 
 
 def ready() -> None:

@@ -20,6 +20,7 @@ from tritonprobe.ledger.store import Cell
 from tritonprobe.model import FALLBACK_REASONS, FallbackReason
 from tritonprobe.runtime import Runtime, current
 from tritonprobe.shapes.buckets import ALL, BucketMemo, UpTo, op_bucket
+from tritonprobe.switch import follow
 
 if TYPE_CHECKING:
     from tritonprobe.adapter.launches import Launches
@@ -137,7 +138,8 @@ class _Counters:
         from tritonprobe.adapter.device import is_compile_only
         from tritonprobe.adapter.errors import fallback_reason
 
-        runtime.adapter.install_once()
+        if follow(runtime):
+            runtime.adapter.install_once()
         self.launches = runtime.adapter.launches
         self.is_compile_only, self.fallback_reason = is_compile_only, fallback_reason
         self._memo = BucketMemo(runtime.settings.buckets_per_kernel)

@@ -23,6 +23,7 @@ from typing import Any, TypeVar, overload
 
 from tritonprobe.runtime import current
 from tritonprobe.shapes.buckets import parse_spec
+from tritonprobe.switch import follow, unfollow
 
 log = logging.getLogger("tritonprobe")
 
@@ -62,7 +63,8 @@ def _probe(kernel: Any, bucket: Rules | None) -> Any:
             "above those decorators, or use @op(fallback=...) for a Python function with a Triton path"
         )
     spec = None if bucket is None else parse_spec(bucket, params=tuple(jit_function(kernel).arg_names))
-    runtime.adapter.install()
+    if follow(runtime):
+        runtime.adapter.install()
     runtime.adapter.probe(kernel, spec)
     return kernel
 
@@ -76,9 +78,10 @@ def instrument() -> None:
     if runtime.settings.disabled:
         log.info("tritonprobe: TRITONPROBE_DISABLED is set; nothing is watched")
         return
-    runtime.adapter.install()
-    runtime.adapter.watch_everything()
-    runtime.describe()
+    if follow(runtime):
+        runtime.watch()
+    else:
+        runtime.watch_later()
 
 
 def uninstrument() -> None:
@@ -87,5 +90,6 @@ def uninstrument() -> None:
     What was counted stays readable. A device from ``TRITONPROBE_DEVICE`` is given back as well.
     """
     runtime = current()
-    runtime.adapter.watch_probed_only()
-    runtime.adapter.uninstall()
+    unfollow(runtime)
+    runtime.watch_later(everything=False)
+    runtime.unwatch()

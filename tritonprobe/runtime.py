@@ -13,12 +13,13 @@ import sys
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonprobe._version import __version__
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
-from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger
+from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger, signs
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, READY
 from tritonprobe.model import ColdCall, Event, LaunchError, RequestCost
@@ -29,6 +30,8 @@ from tritonprobe.settings import Settings
 if TYPE_CHECKING:
     from tritonprobe.adapter.calls import OpenCall
     from tritonprobe.adapter.core import Adapter
+    from tritonprobe.adapter.engines import Engines
+    from tritonprobe.adapter.outside import Kinds, OutsideCall
 
 log = logging.getLogger("tritonprobe")
 
@@ -45,13 +48,19 @@ class Runtime:
         self.cold_calls: deque[ColdCall] = deque(maxlen=settings.history)
         self.requests: deque[RequestCost] = deque(maxlen=settings.history)
         self.ready_unix_ns: int | None = None
+        self.off = False  # switched off by `tritonprobe off`: see `switch`
+        self._awaits_ready = False
+        self._everything = False  # else only what was probed
+        self._kinds: Kinds | None = None
+        self._engines: Engines | None = None
         self._open: dict[int, OpenCall] = {}  # number of a thread -> its cold call in progress
         self._said: set[str] = set()
         self._lock = threading.RLock()
         self._adapter: Adapter | None = None
         self._info: tuple[str, ...] | None = None
         self.live = Requests(self.bus, on_error=self.fault, open_stalls=self._open_stalls)
-        self.bus.subscribe(Recorder(self.ledger, settings, self.is_ready, self.fault), keep=True)
+        self._recorder = Recorder(self.ledger, settings, self.is_ready, self.fault)
+        self.bus.subscribe(self._recorder, keep=True)
         self.bus.subscribe(self._remember, keep=True)
         tell_in_child(self)
         if settings.engine is not None:
@@ -84,21 +93,114 @@ class Runtime:
             return self._adapter
 
     @property
+    def engines(self) -> Engines:
+        """Made at first use, as the adapter is."""
+        with self._lock:
+            if self._engines is None:
+                from tritonprobe.adapter.engines import Engines
+
+                self._engines = Engines(self)
+            return self._engines
+
+    @property
+    def directory(self) -> Path | None:
+        """Where other processes find this one's numbers; None if they are in memory only."""
+        path = self.ledger.path if isinstance(self.ledger, FileLedger) else None
+        return None if path is None else path.parent
+
+    @property
     def device(self) -> str:
         """Where launches go: ``cuda:90 (NVIDIA H200)``, ``compile-only:cuda:90``, ``interpreter`` or ``none``."""
         from tritonprobe.adapter.device import describe
 
         return describe()
 
+    def watch(self, everything: bool = True) -> None:
+        """Watches every kernel, and the engine that this process is part of. Raises UnsupportedTriton.
+
+        Not `everything`: what was watched before `unwatch`, be it only what was probed.
+        """
+        self.off = False
+        self._everything = self._everything or everything
+        self.adapter.install()
+        if self._everything:
+            self.adapter.watch_everything()
+            self.engines.install()
+        else:
+            self.adapter.adopt()
+        self.describe()
+
+    def watch_later(self, everything: bool = True) -> None:
+        """What `watch` is to watch when the switch is on again."""
+        self._everything = everything
+
+    def unwatch(self) -> list[str]:
+        """Takes every patch back; returns the names that somebody else had wrapped, and that pass through now."""
+        left = [] if self._engines is None else self._engines.remove()
+        self.adapter.watch_probed_only()
+        return [*left, *self.adapter.uninstall()]
+
     def is_ready(self) -> bool:
         return self.ready_unix_ns is not None
 
-    def ready(self) -> None:
-        """The process takes traffic from now on; each cold call after it is an incident. The first call counts."""
+    def ready(self, unix_ns: int | None = None) -> None:
+        """The process takes traffic from now on, or from `unix_ns`. The first call counts.
+
+        Each cold call that ends after it is an incident.
+        """
         if self.ready_unix_ns is None:
-            self.ready_unix_ns = time.time_ns()
+            self.ready_unix_ns = time.time_ns() if unix_ns is None else unix_ns
             self.ledger.set(READY, (), self.ready_unix_ns / 1e9)
             self.describe()
+
+    def await_ready(self, awaits: bool) -> None:
+        """Whether this process will say itself when it is ready; else it follows the others of its directory."""
+        self._awaits_ready = awaits
+
+    def engine_ready(self) -> None:
+        """As `ready`, for the engine that this process is part of: all processes of its directory hear of it."""
+        self._awaits_ready = False
+        self.follow_ready()
+        first = self.ready_unix_ns is None
+        self.ready()
+        if first and self.directory is not None and self.ready_unix_ns is not None:
+            signs.keep(signs.tell_ready(self.directory, self.ready_unix_ns))
+
+    def follow_ready(self) -> None:
+        """Takes over that the engine is ready, if another process of the directory has said so."""
+        if self.ready_unix_ns is None and not self._awaits_ready and self.directory is not None:
+            at = signs.ready_at(self.directory)
+            if at is not None:
+                self.ready(at)
+
+    def startup(self) -> str:
+        """What cold calls have cost so far in all processes of the directory, as one sentence."""
+        from tritonprobe.ledger.startup import cost
+
+        return cost(self.ledger.reading() if isinstance(self.ledger, FileLedger) else self.ledger)
+
+    def set_rank(self, rank: str) -> None:
+        """The label of cold families from here on, unless a setting names one."""
+        if "TRITONPROBE_RANK" in os.environ or rank == self._recorder.rank:
+            return
+        with self._lock:
+            self.ledger.set(COLD_IN_PROGRESS, (self._recorder.rank,), None)
+            self._recorder.rank = rank
+        self._show_oldest()
+
+    def outside(self, name: str, kind: str) -> OutsideCall:
+        """A cold call of another compiler, to be entered."""
+        from tritonprobe.adapter.outside import Kinds, OutsideCall
+
+        if self._kinds is None:
+            self._kinds = Kinds(self.fault)
+        watched = not (self.off or self.settings.disabled)
+        return OutsideCall(self.adapter.calls if watched else None, name, self._kinds.admit(kind), self.fault)
+
+    def tell(self, cold: ColdCall) -> None:
+        """A cold call of this thread that was found to be one when it was over."""
+        if not self.off:
+            self.adapter.calls.tell(cold)
 
     def fault(self, part: str) -> None:
         """Counts a fault of ours; the first of each part is logged with its traceback. Never raises."""
@@ -112,10 +214,11 @@ class Runtime:
             log.debug("tritonprobe: a fault could not be counted", exc_info=True)
 
     def describe(self) -> None:
-        """Writes `info` once more, if what it says has changed."""
+        """Writes `info` once more, if what it says has changed. Without Triton there is nothing to say."""
+        triton = sys.modules.get("triton")
+        if triton is None:
+            return
         try:
-            import triton
-
             info = (__version__, triton.__version__, self.device, self.adapter.counting)
         except Exception:
             self.fault("info")
@@ -141,7 +244,10 @@ class Runtime:
                 return  # it raised before it looked for anything: a launch error, and no cold call
             # A trial on a thread of its benchmark's own is part of the tuning that waits for it.
             background = cold.mode == "trial" or not self.live.is_serving(thread)
-            cold = dataclasses.replace(cold, after_ready=self.is_ready(), background=background)
+            self.follow_ready()
+            ready = self.ready_unix_ns
+            incident = ready is not None and cold.unix_ns + cold.wall_ns >= ready
+            cold = dataclasses.replace(cold, after_ready=incident, background=background)
             self.live.stall(cold.start_ns, cold.end_ns, thread, cold.phases)
             self.bus.publish(cold)
             if len(self.cold_calls) == 1:
@@ -155,7 +261,7 @@ class Runtime:
     def _show_oldest(self) -> None:
         with self._lock:  # else a thread may write what another has just made untrue
             starts = [call.unix for call in list(self._open.values())]
-            self.ledger.set(COLD_IN_PROGRESS, (self.settings.rank,), min(starts) / 1e9 if starts else None)
+            self.ledger.set(COLD_IN_PROGRESS, (self._recorder.rank,), min(starts) / 1e9 if starts else None)
             self.live.show_open()
 
     def _open_stalls(self) -> list[tuple[int, int]]:

@@ -56,6 +56,7 @@ class OpenCall:
         "stack",
         "start",
         "tier",
+        "told",
         "trace",
         "trial_error",
         "unix",
@@ -72,6 +73,7 @@ class OpenCall:
         self.kind = "triton"
         self.bucket: str | None = None
         self.tier: Tier = "memory"  # of the lookup now under way
+        self.told: Tier | None = None  # by another compiler's cold call, which looks nothing up here
         self.phases: dict[str, int] = {}
         self.stack: list[_Phase] = []
         self.lookups: dict[tuple[str, str, Tier], int] = {}
@@ -134,6 +136,8 @@ class OpenCall:
         self._charge(OTHER, rest)
         # A call that raised was looking in the tier it had come to.
         tiers = [tier for _, _, tier in self.lookups] or [self.tier if self.error else "memory"]
+        if self.told is not None:
+            tiers.append(self.told)
         return ColdCall(
             kernel=self.kernel,
             bucket=self.bucket or UNKNOWN_BUCKET,
@@ -210,6 +214,11 @@ class Calls:
         if kernel is None:
             return None, False
         return self._open(OpenCall(kernel, "launch", None)), True
+
+    def tell(self, cold: ColdCall) -> None:
+        """Publishes a cold call of this thread that was found to be one when it was over."""
+        if self._local.call is None:  # else the one in progress contains it
+            self._closed(cold)
 
     def _open(self, call: OpenCall) -> OpenCall:
         self._local.call = call

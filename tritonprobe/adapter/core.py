@@ -129,11 +129,14 @@ class Adapter:
         if not self._ever:
             self.install()
 
-    def uninstall(self) -> None:
-        """Takes every patch back and gives every kernel its own binder."""
+    def uninstall(self) -> list[str]:
+        """Takes every patch back and gives every kernel its own binder.
+
+        Returns the names that somebody else had wrapped: ours pass through underneath.
+        """
         with self._lock:
             if not self._on:
-                return
+                return []
             self._on = False
             self.host_time.stop()
             self._binders.remove()
@@ -144,11 +147,17 @@ class Adapter:
                 self._restore_device()
                 self._restore_device = None
             self.registry.forget_sites()
+            return left
 
     def watch_everything(self) -> None:
         with self._lock:
             self.registry.everything = True
             self._inductor.refresh()
+            self._binders.adopt()
+
+    def adopt(self) -> None:
+        """Watches what was probed, and launched while nothing was installed."""
+        with self._lock:
             self._binders.adopt()
 
     def watch_probed_only(self) -> None:
@@ -161,7 +170,7 @@ class Adapter:
         with self._lock:
             self.registry.probe(jit, spec)
             self._inductor.refresh()
-            if hasattr(jit, "device_caches"):
+            if self._on and hasattr(jit, "device_caches"):
                 self._binders.adopt_one(jit)
                 site = self.registry.site(jit)
                 if site is not None and site.shape is None:  # it may have been counted before, by another spec

@@ -7,7 +7,7 @@ theirs, and since every wrapper of ours asks whether it is switched on, it then 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +56,20 @@ class Patches:
         self._kept.extend(later._kept)
         later._done.clear()
 
-    def undo(self) -> list[str]:
-        """Takes everything back; returns the names that somebody else had wrapped and that were left alone."""
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Of the replacements made within the block all stay, or none if it raises."""
+        before = len(self._done)
+        try:
+            yield
+        except BaseException:
+            self.undo(before)
+            raise
+
+    def undo(self, keep: int = 0) -> list[str]:
+        """Takes back all but the first `keep`; returns the names that somebody else had wrapped and were left alone."""
         left = []
-        while self._done:
+        while len(self._done) > keep:
             patch = self._done.pop()
             if vars(patch.owner).get(patch.name) is not patch.ours:
                 self._kept.insert(0, patch)

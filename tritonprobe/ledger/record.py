@@ -22,7 +22,8 @@ _VERDICTS = {True: "true", False: "false"}
 class Recorder:
     """Counts events in `ledger`; made for `Bus.subscribe`. Safe from any thread.
 
-    ``is_ready`` tells whether the process takes traffic: from then on the figures of its start are frozen.
+    ``rank`` labels cold families. ``is_ready`` tells whether the process takes traffic: from then on the figures of its
+    start are frozen.
     ``on_error("record")`` is told of each part of an event that cannot be counted, and the other parts are; without it
     the first such part raises.
     """
@@ -35,7 +36,7 @@ class Recorder:
         on_error: Callable[[str], None] | None = None,
     ) -> None:
         self._ledger = ledger
-        self._rank = settings.rank
+        self.rank = settings.rank
         self._is_ready = is_ready
         self._on_error = on_error
         self._slos = tuple((round(slo * _NS), f"{slo:g}") for slo in settings.ttft_slos)
@@ -77,7 +78,7 @@ class Recorder:
         starting = not self._is_ready()
         for phase, ns in call.phases:
             if ns > 0:
-                self._ledger.add(schema.COLD_SECONDS, (call.kernel, phase, self._rank), ns / _NS)
+                self._ledger.add(schema.COLD_SECONDS, (call.kernel, phase, self.rank), ns / _NS)
                 if starting:
                     self._ledger.add(schema.STARTUP_COLD, (phase,), ns / _NS)
 

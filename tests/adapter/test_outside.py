@@ -1,0 +1,138 @@
+"""`cold_call`: another compiler's stall is timed, counted and charged like Triton's."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import tritonprobe
+from tests.adapter.conftest import samples_of, total_of
+from tritonprobe import cold_call
+from tritonprobe.adapter.outside import MAX_KINDS
+from tritonprobe.runtime import Runtime
+
+
+def test_a_stall_of_known_length_is_one_cold_call_of_that_length(runtime: Runtime) -> None:
+    begin = time.monotonic()
+    with cold_call("deep_gemm.fp8", kind="jit"):
+        time.sleep(0.05)
+    took = time.monotonic() - begin
+    (call,) = runtime.cold_calls
+    assert (call.kernel, call.kind, call.tier, call.bucket) == ("deep_gemm.fp8", "jit", "compile", "all")
+    assert 0.05 <= call.wall_ns / 1e9 <= took
+    assert dict(call.phases)["jit"] / 1e9 == pytest.approx(call.wall_ns / 1e9, abs=0.001)
+    assert samples_of(runtime, "cold_seconds_total")["deep_gemm.fp8", "jit", "0"] == pytest.approx(took, abs=0.005)
+
+
+def test_it_needs_neither_triton_nor_instrument(runtime: Runtime) -> None:
+    assert not runtime.adapter._on
+    with cold_call("x"):
+        pass
+    assert len(runtime.cold_calls) == 1
+
+
+def test_requests_that_wait_are_charged(runtime: Runtime) -> None:
+    with tritonprobe.request(model="m") as request:
+        with tritonprobe.step([request]), cold_call("nvcc", kind="jit"):
+            time.sleep(0.03)
+        request.token()
+    (cost,) = runtime.requests
+    assert cost.before.in_batch_ns == runtime.cold_calls[0].wall_ns
+
+
+def test_the_tier_may_be_told(runtime: Runtime) -> None:
+    with cold_call("flashinfer.decode", kind="flashinfer") as call:
+        call.tier = "disk"
+    assert runtime.cold_calls[0].tier == "disk"
+
+
+def test_after_ready_it_is_an_incident(runtime: Runtime) -> None:
+    tritonprobe.ready()
+    with cold_call("x", kind="jit"):
+        pass
+    assert samples_of(runtime, "cold_calls_after_ready_total")[("compile",)] == 1
+
+
+def test_its_exception_goes_on_unchanged_and_names_it(runtime: Runtime) -> None:
+    error = KeyError("nvcc")
+    with pytest.raises(KeyError) as raised, cold_call("x", kind="jit"):
+        raise error
+    assert raised.value is error
+    assert runtime.cold_calls[0].error == "KeyError"
+
+
+def test_one_inside_another_counts_no_second_twice(runtime: Runtime) -> None:
+    with cold_call("outer", kind="jit"):
+        time.sleep(0.01)
+        with cold_call("inner", kind="nvcc"):
+            time.sleep(0.02)
+    (call,) = runtime.cold_calls
+    phases = dict(call.phases)
+    assert sum(phases.values()) == call.wall_ns
+    assert phases["nvcc"] >= 0.02e9
+    assert phases["jit"] < phases["nvcc"]
+
+
+def test_what_triton_compiles_inside_is_part_of_it(instrumented: Runtime, add) -> None:
+    with cold_call("engine.warm_up", kind="jit"):
+        add(*[FakeTensor()] * 3, 128)
+    (call,) = instrumented.cold_calls
+    assert call.kernel == "engine.warm_up"
+    assert call.tier == "compile"
+    assert "ptx" in dict(call.phases)
+    assert sum(ns for _, ns in call.phases) == call.wall_ns
+
+
+def test_threads_have_a_call_each(runtime: Runtime) -> None:
+    def stall() -> None:
+        with cold_call("x", kind="jit"):
+            time.sleep(0.02)
+
+    threads = [threading.Thread(target=stall) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({call.thread for call in runtime.cold_calls}) == len(runtime.cold_calls) == 4
+
+
+@pytest.mark.parametrize("kind", ["compile", "triton", "Upper", "", "a b", "x" * 33, 7, None])
+def test_a_kind_that_can_be_none_is_other_and_counted(runtime: Runtime, kind) -> None:
+    with cold_call("x", kind=kind):
+        pass
+    assert runtime.cold_calls[0].kind == "other"
+    assert samples_of(runtime, "errors_total") == {("cold_call",): 1}
+    runtime.ledger.cell(tritonprobe.ledger.schema.ERRORS, ("cold_call",))[0] = 0  # meant, and looked at
+
+
+def test_kinds_are_bounded(runtime: Runtime) -> None:
+    for i in range(MAX_KINDS + 3):
+        with cold_call("x", kind=f"kind{i}"):
+            pass
+    assert total_of(runtime, "errors_total") == 3
+    assert len({call.kind for call in runtime.cold_calls}) == MAX_KINDS + 1
+    runtime.ledger.cell(tritonprobe.ledger.schema.ERRORS, ("cold_call",))[0] = 0
+
+
+def test_a_block_that_ends_on_another_thread_is_a_fault_of_the_caller_and_breaks_nothing(runtime: Runtime) -> None:
+    block = cold_call("x", kind="jit")
+    thread = threading.Thread(target=block.__enter__)
+    thread.start()
+    thread.join()
+    block.__exit__(None, None, None)
+    assert not runtime.cold_calls
+    assert samples_of(runtime, "errors_total") == {("cold_call",): 1}
+    runtime.ledger.cell(tritonprobe.ledger.schema.ERRORS, ("cold_call",))[0] = 0
+
+
+class FakeTensor:
+    """What Triton asks of a tensor."""
+
+    import torch
+
+    dtype = torch.float32
+
+    def data_ptr(self) -> int:
+        return 1 << 20

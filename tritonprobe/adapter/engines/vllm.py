@@ -1,0 +1,236 @@
+"""vLLM: its API server, its engine cores and its workers, each attached by itself. Touches vLLM's V1 classes.
+
+What is patched, and what for:
+
+``vllm.triton_utils.jit_monitor.activate``            the end of vLLM's own warm-up: ready
+``AsyncLLM.check_health``                             ready where there is no such end: the first healthy answer
+``WorkerWrapperBase.init_worker``, ``execute_model``  the rank; which thread serves
+``Scheduler``                                         requests and steps (see `vllm_steps`)
+``EngineCore.__init__``, ``AsyncLLM.__init__``        the line that says what was attached
+``apply_top_k_top_p_pytorch``                         first uses of torch's own kernels, which no compiler tells of
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tritonprobe.adapter.engines.attaching import Attachment, Part, UnknownShapeError, expect
+from tritonprobe.adapter.engines.host import Host, say
+from tritonprobe.adapter.engines.vllm_steps import Steps
+from tritonprobe.adapter.patching import Patches
+from tritonprobe.model import ColdCall
+
+TRIED = ("0.21.",)
+PLUGIN = "tritonprobe"
+"""The name of our entry point, as VLLM_PLUGINS would list it."""
+FIRST_USE = "first_use"
+FIRST_USE_NS = 5_000_000
+"""Below this a first use was not cold: nothing had to be loaded."""
+
+_MONITOR = "vllm.triton_utils.jit_monitor"
+
+
+class Vllm:
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._steps = Steps(host)
+        self._serving: set[int] = set()  # idents of threads that run models
+        self._used: set[tuple[bool, bool]] = set()  # samplers' paths taken before
+        self._said: set[str] = set()
+        self.attachment = Attachment(
+            "vLLM",
+            (
+                Part("ready", _MONITOR, self._patch_monitor),
+                Part("health", "vllm.v1.engine.async_llm", self._patch_server),
+                Part("steps", "vllm.v1.core.sched.scheduler", self._steps.install),
+                Part("ranks", "vllm.v1.worker.worker_base", self._patch_worker),
+                Part("engine core", "vllm.v1.engine.core", self._patch_core),
+                Part("sampler", "vllm.v1.sample.ops.topk_topp_sampler", self._patch_sampler),
+            ),
+            self._steps.forget,
+        )
+
+    def _patch_monitor(self, patches: Patches, monitor: Any) -> None:
+        expect(monitor.activate)
+
+        def around(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def activate(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if self.attachment.on:
+                    self._ready("vLLM's warm-up has ended")
+                return result
+
+            return activate
+
+        patches.replace(monitor, "activate", around)
+
+    def _patch_server(self, patches: Patches, module: Any) -> None:
+        server = module.AsyncLLM
+        expect(server.check_health, "self")
+
+        def around(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            async def check_health(*args: Any, **kwargs: Any) -> Any:
+                result = await original(*args, **kwargs)
+                if self.attachment.on and "ready" not in self._said:
+                    self._ready("vLLM says that it is healthy")
+                return result
+
+            return check_health
+
+        patches.replace(server, "check_health", around)
+        patches.replace(server, "__init__", lambda original: self._made(original, "API server"))
+
+    def _patch_core(self, patches: Patches, module: Any) -> None:
+        patches.replace(module.EngineCore, "__init__", lambda original: self._made(original, "engine core"))
+
+    def _made(self, original: Callable[..., Any], role: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def init(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if self.attachment.on:
+                self._introduce(role)
+            return result
+
+        return init
+
+    def _patch_worker(self, patches: Patches, module: Any) -> None:
+        wrapper = module.WorkerWrapperBase
+        expect(wrapper.init_worker, "self", "all_kwargs")
+        expect(wrapper.execute_model, "self", "scheduler_output")
+        patches.replace(wrapper, "init_worker", self._init_worker)
+        patches.replace(wrapper, "execute_model", self._execute_model)
+
+    def _init_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def init_worker(worker: Any, all_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.attachment.on:
+                try:
+                    rank = _rank(all_kwargs[worker.rpc_rank])
+                    self._host.set_rank(rank)
+                    # A worker is not ready because another one is: it may be warming up still.
+                    self._host.await_ready(importlib.util.find_spec(_MONITOR) is not None)
+                    self._introduce(f"worker of rank {rank}")
+                except Exception:
+                    self._host.fault("vllm")
+            return original(worker, all_kwargs, *args, **kwargs)
+
+        return init_worker
+
+    def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        serving, ident = self._serving, threading.get_ident
+
+        @functools.wraps(original)
+        def execute_model(worker: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            if ident() not in serving:
+                self._serves()
+            return original(worker, scheduler_output, *args, **kwargs)
+
+        return execute_model
+
+    def _serves(self) -> None:
+        """The first model that this thread runs for a request: its cold calls are stalls, and start-up is over."""
+        try:
+            if self.attachment.on:
+                self._serving.add(threading.get_ident())
+                with self._host.live.step(()):
+                    pass
+                self._host.await_ready(False)
+        except Exception:
+            self._host.fault("vllm")
+
+    def _patch_sampler(self, patches: Patches, module: Any) -> None:
+        expect(module.apply_top_k_top_p_pytorch, "logits", "k", "p")
+        used = self._used
+
+        def around(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def apply(logits: Any, k: Any, p: Any, *args: Any, **kwargs: Any) -> Any:
+                path = (k is None, p is None)
+                if path in used or not self.attachment.on:
+                    return original(logits, k, p, *args, **kwargs)
+                used.add(path)
+                with _FirstUse(self._host, module.__name__ + ".apply_top_k_top_p_pytorch"):
+                    return original(logits, k, p, *args, **kwargs)
+
+            return apply
+
+        patches.replace(module, "apply_top_k_top_p_pytorch", around)
+
+    def _ready(self, why: str) -> None:
+        try:
+            self._host.engine_ready()
+            if "ready" not in self._said:
+                self._said.add("ready")
+                say(
+                    f"ready, for {why}; {self._host.startup()}; from here on each cold call is an incident "
+                    "(vLLM's own monitor calls disk hits compilations, too)"
+                )
+        except Exception:
+            self._host.fault("vllm")
+
+    def _introduce(self, role: str) -> None:
+        try:
+            self.attachment.settle()
+            if role not in self._said:
+                self._said.add(role)
+                say(f"process {os.getpid()}: {self._sentence(role)}")
+        except Exception:
+            self._host.fault("vllm")
+
+    def _sentence(self, role: str) -> str:
+        version = str(getattr(sys.modules.get("vllm"), "__version__", "of an unknown version"))
+        tried = "" if version.startswith(TRIED) else f", which was not tried ({TRIED[0]}x was)"
+        parts = ", ".join(sorted(self.attachment.attached)) or "nothing of it"
+        missing = "".join(f"; no {name}: {why}" for name, why in sorted(self.attachment.missing.items()))
+        allowed = os.environ.get("VLLM_PLUGINS")
+        left_out = allowed is not None and PLUGIN not in allowed.split(",")
+        plugin = "; VLLM_PLUGINS leaves our plugin out, so attached by the environment" if left_out else ""
+        return f"vLLM {version}{tried}, {role}: kernels and cold calls, and {parts}{missing}{plugin}"
+
+
+class _FirstUse:
+    """A call that may have had to load what it runs, seen once it is over: a cold call if it took that long."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self._host = host
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._unix, self._start = time.time_ns(), time.monotonic_ns()
+
+    def __exit__(self, *error: object) -> None:
+        end = time.monotonic_ns()
+        if error[0] is not None or end - self._start < FIRST_USE_NS:
+            return
+        cold = ColdCall(
+            kernel=self._name,
+            bucket="all",
+            tier="memory",
+            start_ns=self._start,
+            end_ns=end,
+            unix_ns=self._unix,
+            phases=((FIRST_USE, end - self._start),),
+            lookups=(),
+            reasons=("first use of torch's kernels on this path",),
+            kind=FIRST_USE,
+            thread=threading.get_ident(),
+        )
+        self._host.tell(cold)
+
+
+def _rank(kwargs: Any) -> str:
+    """The worker's rank in the whole deployment: within its engine, and behind those of the engines before it."""
+    parallel = kwargs["vllm_config"].parallel_config
+    before = int(getattr(parallel, "data_parallel_rank", 0) or 0) * int(getattr(parallel, "world_size", 1) or 1)
+    if "rank" not in kwargs:
+        raise UnknownShapeError("a worker is told no rank")
+    return str(before + int(kwargs["rank"]))

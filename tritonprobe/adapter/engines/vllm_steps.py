@@ -1,0 +1,145 @@
+"""vLLM's requests and steps, as its scheduler decides them. Touches `Scheduler` of the engine core.
+
+A step is open from `schedule()` to the `update_from_output()` that gets the same scheduler output back. With
+asynchronous scheduling, and with pipeline batches, several are open at a time and overlap; each has its own requests. A
+request begins when the engine core gets it, so what the API server did before is not in its times.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tritonprobe.adapter.engines.attaching import expect
+from tritonprobe.adapter.engines.host import Host
+from tritonprobe.adapter.patching import Patches
+from tritonprobe.requests.live import LiveRequest, Step
+
+MAX_OPEN = 64
+"""Steps whose output may be outstanding; an engine has as many as pipeline stages, and one more. Beyond it the oldest
+is ended: its execution failed."""
+
+
+class Steps:
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._on = False
+        self._requests: dict[str, LiveRequest] = {}
+        self._open: dict[int, tuple[Any, Step]] = {}  # by id of the scheduler output, held meanwhile
+
+    def install(self, patches: Patches, module: Any) -> None:
+        scheduler = module.Scheduler
+        expect(scheduler.add_request, "self", "request")
+        expect(scheduler.schedule, "self")
+        expect(scheduler.update_from_output, "self", "scheduler_output", "model_runner_output")
+        expect(scheduler.finish_requests, "self", "request_ids", "finished_status")
+        patches.replace(scheduler, "add_request", self._add_request)
+        patches.replace(scheduler, "schedule", self._schedule)
+        patches.replace(scheduler, "update_from_output", self._update_from_output)
+        patches.replace(scheduler, "finish_requests", self._finish_requests)
+        self._on = True
+
+    def forget(self) -> None:
+        """Everything was taken back: what is under way is not watched to its end, and its times end here."""
+        self._on = False
+        for _, step in list(self._open.values()):
+            step.__exit__(None, None, None)
+        self._open.clear()
+        while self._requests:
+            self._requests.popitem()[1].finish("unwatched")
+
+    def _add_request(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def add_request(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._on:
+                self._guarded(self._begin, scheduler, request)
+            return original(scheduler, request, *args, **kwargs)
+
+        return add_request
+
+    def _schedule(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def schedule(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            output = original(scheduler, *args, **kwargs)
+            if self._on:
+                self._guarded(self._start, output)
+            return output
+
+        return schedule
+
+    def _update_from_output(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def update_from_output(scheduler: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(scheduler, scheduler_output, *args, **kwargs)
+            finally:
+                if self._open:
+                    self._guarded(self._end, scheduler_output)
+            if self._requests:
+                self._guarded(self._tokens, result)
+            return result
+
+        return update_from_output
+
+    def _finish_requests(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def finish_requests(scheduler: Any, request_ids: Any, finished_status: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(scheduler, request_ids, finished_status, *args, **kwargs)
+            if self._requests:
+                self._guarded(self._aborted, result, finished_status)
+            return result
+
+        return finish_requests
+
+    def _guarded(self, do: Callable[..., None], *args: Any) -> None:
+        try:
+            do(*args)
+        except Exception:
+            self._host.fault("vllm_steps")
+
+    def _begin(self, scheduler: Any, request: Any) -> None:
+        name = request.request_id
+        if name not in self._requests:  # a further chunk of a streamed input is no new request
+            self._requests[name] = self._host.live.request(name, model=_model(scheduler))
+
+    def _start(self, output: Any) -> None:
+        scheduled = output.num_scheduled_tokens
+        if not scheduled:
+            return
+        known = self._requests
+        step = self._host.live.step([(known[name], n) for name, n in scheduled.items() if name in known])
+        step.__enter__()
+        self._open[id(output)] = (output, step)
+        if len(self._open) > MAX_OPEN:
+            self._open.pop(next(iter(self._open)))[1].__exit__(None, None, None)
+
+    def _end(self, output: Any) -> None:
+        found = self._open.pop(id(output), None)
+        if found is not None:
+            found[1].__exit__(None, None, None)
+
+    def _tokens(self, by_client: dict[int, Any]) -> None:
+        known = self._requests
+        for outputs in by_client.values():
+            for output in outputs.outputs:
+                request = known.get(output.request_id)
+                if request is None:
+                    continue
+                if output.new_token_ids:
+                    request.token(len(output.new_token_ids))
+                if output.finish_reason is not None:
+                    del known[output.request_id]
+                    reason = str(output.finish_reason)
+                    request.finish(reason if reason in ("abort", "error") else None)
+
+    def _aborted(self, finished: Iterable[tuple[str, int]], status: Any) -> None:
+        for name, _ in finished or ():
+            request = self._requests.pop(name, None)
+            if request is not None:
+                request.finish(str(getattr(status, "name", status)).lower())
+
+
+def _model(scheduler: Any) -> str:
+    """The model's name as vLLM's own metrics have it."""
+    return str(scheduler.vllm_config.model_config.served_model_name)
