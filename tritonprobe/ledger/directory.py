@@ -188,7 +188,7 @@ def leave(directory: Directory) -> None:
 
 def sweep(parent: Path, older_than: float = DAY) -> None:
     """Removes own directories of earlier starts in `parent` that are untouched for `older_than` seconds and unused."""
-    for path in _own(parent):
+    for path in own(parent):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > older_than and not in_use(path):
                 shutil.rmtree(path)
@@ -203,7 +203,8 @@ def _is_held(path: Path) -> bool:
         return True
 
 
-def _own(parent: Path) -> Iterator[Path]:
+def own(parent: Path) -> Iterator[Path]:
+    """This user's fresh directories in `parent`."""
     for path in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             found = path.lstat()

@@ -1,0 +1,165 @@
+"""``tritonprobe off`` and ``on``: the patches of running processes go and come back, and each process says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.export.exporters import until
+from tritonprobe.ledger import DirectoryReader, Sample
+
+ROOT = Path(__file__).parents[2]
+
+# A server in small: launches whenever it is told to, and says what Triton looks like. A child of its own follows, too.
+PROGRAM = """
+import os, sys
+import torch, triton, triton.language as tl
+from triton.runtime import jit
+original = jit.create_function_from_signature, triton.JITFunction.run
+import tritonprobe
+
+@triton.jit
+def add(x, n, BLOCK: tl.constexpr):
+    pass
+
+def launch(n=1):
+    for _ in range(n):
+        add[(1,)](torch.empty(16), 16, BLOCK=16)
+
+launch()  # a binder of Triton's own, which is adopted
+plain = add.device_caches[0][4]
+tritonprobe.instrument()
+if "--fork" in sys.argv and os.fork() == 0:
+    while True:
+        __import__("time").sleep(1)
+print("up", flush=True)
+for line in sys.stdin:
+    if line.strip() == "launch":
+        launch(10)
+        print("launched", flush=True)
+    else:
+        as_it_was = original == (jit.create_function_from_signature, triton.JITFunction.run)
+        own = add.device_caches[0][4] is plain
+        ours = [type(f).__module__ for f in sys.meta_path if type(f).__module__.startswith("tritonprobe")]
+        print(f"{as_it_was} {own} {len(ours)}", flush=True)
+"""
+
+
+class Program:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def ask(self, word: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+
+@contextmanager
+def program(directory: Path, *words: str) -> Iterator[Program]:
+    env = {
+        **os.environ,
+        "TRITONPROBE_DIR": str(directory),
+        "TRITON_CACHE_DIR": str(directory.parent / "cache"),
+    }
+    code = directory.parent / "program.py"
+    code.write_text("from tritonprobe.testing import compile_only\n" + PROGRAM.replace("original =", DEVICE, 1))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, code, *words], env=env, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            yield Program(process)
+        finally:
+            process.terminate()
+
+
+# The device stays whatever is patched, so that the program can launch while it is off.
+DEVICE = "device = compile_only('cuda:90')\ndevice.__enter__()\noriginal ="
+
+
+def tritonprobe(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tritonprobe", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def launches(directory: Path) -> int:
+    for family in DirectoryReader(directory).collect():
+        if family.metric.name == "launches_total":
+            return int(sum(s.value for s in family.samples if isinstance(s, Sample)))
+    return 0
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "ledger"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def test_off_leaves_a_running_program_as_if_we_had_never_been_there_and_on_comes_back(directory: Path) -> None:
+    with program(directory) as running:
+        running.ask("launch")
+        assert launches(directory) == 10
+        assert running.ask("look").startswith("False False ")
+        done = tritonprobe("off", directory)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"process {running.pid} (")
+        assert done.stdout.rstrip().endswith("): off")
+        assert running.ask("look") == "True True 0"
+        running.ask("launch")
+        assert launches(directory) == 10
+        assert tritonprobe("on", directory).returncode == 0
+        running.ask("launch")
+        assert launches(directory) == 20
+
+
+def test_every_process_of_the_directory_follows_children_too(directory: Path) -> None:
+    with program(directory, "--fork") as running:
+        done = json.loads(tritonprobe("off", directory, "--json").stdout)
+        followed = {each["pid"] for each in done["processes"] if each["followed"]}
+        assert running.pid in followed
+        assert len(followed) == len(done["processes"]) == 2
+        (child,) = followed - {running.pid}
+        os.kill(child, 9)
+
+
+def test_a_program_that_starts_while_it_is_off_is_not_watched_until_it_is_on(directory: Path) -> None:
+    said = tritonprobe("off", directory).stdout
+    assert said == f"no process counts in {directory} now; those to come there start off\n"
+    with program(directory) as running:
+        running.ask("launch")
+        assert running.ask("look").startswith("True True")
+        assert tritonprobe("on", directory).returncode == 0
+        running.ask("launch")
+        assert launches(directory) == 10
+
+
+def test_a_process_that_hangs_is_named_and_the_exit_code_says_so(directory: Path) -> None:
+    with program(directory) as running:
+        os.kill(running.pid, 19)  # SIGSTOP
+        try:
+            done = tritonprobe("off", directory, "--wait", "0.5")
+        finally:
+            os.kill(running.pid, 18)
+        assert done.returncode == 1
+        assert f"process {running.pid}" in done.stdout
+        assert "no answer within 0.5 s" in done.stdout
+        assert until(lambda: running.ask("look").startswith("True True"))  # it follows once it runs again
+
+
+@pytest.mark.parametrize("words", [("off", "/nowhere/at/all"), ("on", "/etc/passwd"), ("off", "x", "y")])
+def test_bad_input_is_one_line(words: tuple[str, ...]) -> None:
+    done = tritonprobe(*words)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,142 @@
+"""``tritonprobe off [DIR]`` and ``tritonprobe on [DIR]``: the kill switch of a running program.
+
+Leaves the sign in the ledger directory, waits for the answer of each living process that counts there, and says which
+of them followed. Exit code 1 if one did not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from tritonprobe.cli.group import BadInput
+from tritonprobe.export.exporter import is_counting
+from tritonprobe.ledger import signs
+from tritonprobe.ledger.directory import VARIABLE, DirectoryError, check, is_locked, own
+from tritonprobe.ledger.layout import PAGE, FormatError, unpack_header
+from tritonprobe.ledger.reading import ledger_files, opened
+
+WAIT_SECONDS = 10.0
+F = TypeVar("F", bound=Callable[..., None])
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One process: whether it answered, and what it could not take back."""
+
+    pid: int
+    name: str
+    followed: bool
+    left: str
+
+
+def _options(command: F) -> F:
+    """What both verbs take."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Say it as JSON.")
+    wait = click.option(
+        "--wait", type=click.FloatRange(0, 3600), default=WAIT_SECONDS, show_default=True, help="Seconds to wait."
+    )
+    return click.argument("named", metavar="[DIR]", required=False)(wait(as_json(command)))
+
+
+@click.command()
+@_options
+def off(named: str | None, wait: float, as_json: bool) -> None:
+    """Takes every patch back in all processes that count in DIR; their metrics stand still.
+
+    DIR is the ledger directory: by default that of TRITONPROBE_DIR, else the only one here in which somebody counts.
+    Processes that start there later are not watched either, until `tritonprobe on`.
+    """
+    _switch(named, "off", wait, as_json)
+
+
+@click.command()
+@_options
+def on(named: str | None, wait: float, as_json: bool) -> None:
+    """Watches again what was switched off, in all processes that count in DIR."""
+    _switch(named, "on", wait, as_json)
+
+
+def _switch(named: str | None, state: signs.State, wait: float, as_json: bool) -> None:
+    directory = _directory(named)
+    try:
+        asked = signs.ask(directory, state)
+    except OSError as error:
+        raise BadInput(f"{directory}: the sign cannot be left there ({error.strerror})") from None
+    found = _answers(directory, asked, time.monotonic() + wait)
+    if as_json:
+        click.echo(json.dumps({"directory": str(directory), "asked": state, "processes": [asdict(f) for f in found]}))
+    else:
+        for each in found:
+            click.echo(_sentence(each, state, wait))
+        if not found:
+            click.echo(f"no process counts in {directory} now; those to come there start {state}")
+    if not all(each.followed for each in found):
+        raise click.exceptions.Exit(1)
+
+
+def _directory(named: str | None) -> Path:
+    """The directory that is meant. Raises BadInput."""
+    named = named or os.environ.get(VARIABLE)
+    if named:
+        path = Path(named)
+    else:
+        parents = {Path("/dev/shm"), Path(tempfile.gettempdir())}  # noqa: S108  # where `run` makes them
+        living = [path for parent in parents for path in own(parent) if is_counting(path)]
+        if len(living) != 1:
+            several = f"several are in use, {', '.join(map(str, sorted(living)))}" if living else "none is in use here"
+            raise BadInput(f"name the ledger directory: {several}")
+        path = living[0]
+    try:
+        check(path)
+    except DirectoryError as error:
+        raise BadInput(str(error)) from None
+    return path
+
+
+def _answers(directory: Path, asked: signs.Asked, until: float) -> list[Followed]:
+    """What the living processes of the directory did, asked until all have answered or the time is over."""
+    while True:
+        living = _living(directory)
+        answers = {pid: signs.answered(directory, pid) for pid in living}
+        found = {pid: given for pid, given in answers.items() if given is not None and given.token == asked.token}
+        if len(found) == len(living) or time.monotonic() > until:
+            return [
+                Followed(pid, _name(pid), pid in found, found[pid].left if pid in found else "")
+                for pid in sorted(living)
+            ]
+        time.sleep(0.02)
+
+
+def _living(directory: Path) -> set[int]:
+    """The processes that count in the directory."""
+    pids = set()
+    with suppress(OSError):
+        for path in ledger_files(directory):
+            with suppress(OSError, FormatError):
+                if is_locked(path):
+                    with opened(path) as handle:
+                        pids.add(unpack_header(os.pread(handle, PAGE, 0))[0].pid)
+    return pids
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _sentence(each: Followed, state: signs.State, wait: float) -> str:
+    who = f"process {each.pid}{f' ({each.name})' if each.name else ''}"
+    if not each.followed:
+        return f"{who}: no answer within {wait:g} s: it is not watched by instrument() or @probe, or hangs"
+    return f"{who}: {state}{f'; {each.left} wrapped by others, and pass through' if each.left else ''}"
