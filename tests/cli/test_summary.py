@@ -35,6 +35,14 @@ def test_the_sentence(ledger: MemoryLedger, sentence: str) -> None:
     assert str(Counted.by(ledger)) == sentence
 
 
+def test_what_came_after_ready_is_said() -> None:
+    ledger = counted(7, compile=[1.0, 2.0], disk=[0.5])
+    ledger.add(schema.AFTER_READY, ("compile",), 1)
+    ledger.add(schema.AFTER_READY, ("disk",), 1)
+    sentence = "7 launches, 3 cold calls (1 disk, 2 compile) of 3.50 s; 2 of them after ready (1 disk, 1 compile)"
+    assert str(Counted.by(ledger)) == sentence
+
+
 def test_what_was_there_before_is_not_this_runs() -> None:
     before, after = Counted.by(counted(10, compile=[1.0])), Counted.by(counted(16, compile=[1.0], disk=[0.5, 0.5]))
     assert str(after.since(before)) == "6 launches, 2 cold calls (2 disk) of 1.00 s"

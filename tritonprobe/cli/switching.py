@@ -72,7 +72,7 @@ def _switch(named: str | None, state: signs.State, wait: float, as_json: bool) -
         asked = signs.ask(directory, state)
     except OSError as error:
         raise BadInput(f"{directory}: the sign cannot be left there ({error.strerror})") from None
-    found = _answers(directory, asked, time.monotonic() + wait)
+    found = answers(directory, asked, time.monotonic() + wait)
     if as_json:
         click.echo(json.dumps({"directory": str(directory), "asked": state, "processes": [asdict(f) for f in found]}))
     else:
@@ -103,12 +103,12 @@ def _directory(named: str | None) -> Path:
     return path
 
 
-def _answers(directory: Path, asked: signs.Asked, until: float) -> list[Followed]:
+def answers(directory: Path, asked: signs.Asked, until: float) -> list[Followed]:
     """What the living processes of the directory did, asked until all have answered or the time is over."""
     while True:
         living = _living(directory)
-        answers = {pid: signs.answered(directory, pid) for pid in living}
-        found = {pid: given for pid, given in answers.items() if given is not None and given.token == asked.token}
+        given = {pid: signs.answered(directory, pid) for pid in living}
+        found = {pid: one for pid, one in given.items() if one is not None and one.token == asked.token}
         if len(found) == len(living) or time.monotonic() > until:
             return [
                 Followed(pid, _name(pid), pid in found, found[pid].left if pid in found else "")

@@ -151,7 +151,7 @@ def core(config: VllmConfig, executor: Executor, *, queued: bool = False) -> Eng
     made = EngineCore.__new__(EngineCore)
     made.vllm_config = config
     made.scheduler = scheduler(config, AsyncScheduler if queued else Scheduler)
-    made.model_executor = executor  # type: ignore[assignment]
+    made.model_executor = executor
     made.aborts_queue = queue.Queue()
     made.use_spec_decode = made.is_pooling_model = False
     made.is_ec_consumer = True

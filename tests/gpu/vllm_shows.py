@@ -1,0 +1,337 @@
+"""What tritonprobe says of a real vLLM, held against independent clocks and counts. One start of vLLM a run.
+
+python -m tests.gpu.vllm_shows --site SITE --mode eager|graph --work FOLDER --out FILE [--alone]
+
+`SITE` is where vLLM and the model folder ``_tiny`` lie. `FOLDER` takes caches, logs and ledgers; a second run with the
+same one finds its caches. The shows, in this order, each written to FILE as soon as it is there:
+
+ladder     requests of many shapes, each three times: the first is as long as its cold phases and the hot one
+pairs      tokens a second with every patch taken back (`off`) and in place (`on`), in turns, in this one engine
+greedy     the outputs of fixed prompts, off and on; with ``--alone``, of an engine that never saw tritonprobe
+profiler   vLLM's own profiler route while watched
+kill       the engine core is killed in the middle of a request
+
+``--alone`` starts vLLM without tritonprobe, and runs `greedy` and `kill` for comparison with an earlier FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import random
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tests.gpu.vllm_engine import Answer, Reading, Server, total
+from tritonprobe.proving.intervals import base_first, interval, ratios
+
+SEED = 0
+# Prompt length, how many at once, sampling: what MEASURED requests were slow for, and the shapes between them.
+LADDER: tuple[tuple[int, int, dict[str, object]], ...] = (
+    (17, 1, {}), (128, 1, {}), (129, 1, {}), (1000, 1, {}), (2048, 1, {}), (4808, 1, {}),
+    (100, 4, {}), (333, 16, {}), (1, 1, {}), (16, 3, {}),
+    (64, 2, {"temperature": 0.8, "top_p": 0.9, "top_k": 20}),
+    (64, 16, {"temperature": 0.8, "top_p": 0.9, "top_k": 20}),
+)  # fmt: skip
+RELATIVE, ABSOLUTE = 0.05, 0.010
+SLOW_SECONDS = 0.050
+"""A first request slower than its hot one by this is one that has to be explained."""
+BATCH, PROMPT, TOKENS = 32, 64, 96
+
+
+def ladder(server: Server) -> dict[str, Any]:
+    draw = random.Random(SEED)
+    rungs = [_rung(server, draw, *shape) for shape in LADDER]
+    slow = [rung for rung in rungs if rung["first_ttft_s"] - rung["hot_ttft_s"] > SLOW_SECONDS]
+    end = server.read()
+    compiles, cubins = int(total(end, "cache_lookups_total", None, None, "compile")), server.cubins()
+    return {
+        "requests": rungs,
+        "slow": len(slow),
+        "explained": sum(rung["explained"] for rung in slow),
+        "compiles": compiles,
+        "cubins": cubins,
+        "good": all(rung["explained"] for rung in slow) and compiles == cubins,
+    }
+
+
+def _rung(server: Server, draw: random.Random, length: int, count: int, sampling: dict[str, object]) -> dict[str, Any]:
+    readings: list[Reading] = []
+
+    def ask() -> tuple[Answer, Reading, Reading]:
+        prompts = [[draw.randrange(5, 31000) for _ in range(length)] for _ in range(count)]
+        before = server.read()
+        readings.clear()
+        answer = server.complete(prompts, 8, lambda: readings.append(server.read()), **sampling)
+        time.sleep(0.1)  # the engine's last step is counted when it ends, after the client has its answer
+        return answer, before, server.read()
+
+    first, before, after = ask()
+    at_first = readings[0] if readings else after
+    hot = [ask()[0] for _ in range(2)]
+    hot_ttft = min(answer.first or 0.0 for answer in hot)
+    cold = total(at_first, "cold_seconds_total") - total(before, "cold_seconds_total")
+    exposed = sum(
+        total(after, "request_exposure_seconds", "before_first_token", waited, "sum")
+        - total(before, "request_exposure_seconds", "before_first_token", waited, "sum")
+        for waited in ("in_batch", "queued")
+    )
+    ttft = first.first or 0.0
+    unexplained = ttft - hot_ttft - cold
+    return {
+        "prompt": length,
+        "at_once": count,
+        "sampling": sampling,
+        "first_ttft_s": ttft,
+        "hot_ttft_s": hot_ttft,
+        "cold_before_first_token_s": cold,
+        "exposure_before_first_token_s_per_request": exposed / count,
+        "unexplained_s": unexplained,
+        "explained": abs(unexplained) <= max(RELATIVE * ttft, ABSOLUTE),
+        "first_end_to_end_s": first.end,
+        "hot_end_to_end_s": min(answer.end for answer in hot),
+        "cold_end_to_end_s": total(after, "cold_seconds_total") - total(before, "cold_seconds_total"),
+        "phases_s": _grown(before, after, "cold_seconds_total"),
+        "incidents": _grown(before, after, "cold_calls_after_ready_by_kernel_total"),
+        "errors": [answer.error for answer in (first, *hot) if answer.error],
+    }
+
+
+def _grown(before: Reading, after: Reading, name: str) -> dict[str, float]:
+    grown = {key: value - before.get(key, 0.0) for key, value in after.items() if key[0] == name}
+    return {" ".join(key[1:]): round(value, 6) for key, value in sorted(grown.items()) if value > 0}
+
+
+def pairs(server: Server, number: int) -> dict[str, Any]:
+    draw = random.Random(SEED + 1)
+    prompts = [[draw.randrange(5, 31000) for _ in range(PROMPT)] for _ in range(BATCH)]
+
+    def speed(state: str) -> float:
+        followed = server.switch("on" if state == "on" else "off")
+        if not followed or not all(each.followed for each in followed):
+            raise RuntimeError(f"not all processes went {state}: {followed}")
+        server.complete(prompts, 8)  # what a switch makes a launch do once more is done here
+        answer = server.complete(prompts, TOKENS)
+        if answer.error or answer.tokens < BATCH * TOKENS * 0.9:
+            raise RuntimeError(f"a batch of the pairs failed: {answer.error}, {answer.tokens} chunks")
+        return BATCH * TOKENS / answer.end
+
+    for state in ("off", "on"):
+        speed(state)  # both are hot now
+    cold_before = server.read()
+    off: list[float] = []
+    on: list[float] = []
+    for off_first in base_first(number, SEED):
+        for state in ("off", "on") if off_first else ("on", "off"):
+            (off if state == "off" else on).append(speed(state))
+    server.switch("on")
+    found = interval(ratios(off, on), SEED)
+    loss = 1 - found.low
+    return {
+        "pairs": number,
+        "batch": BATCH,
+        "tokens_each": TOKENS,
+        "off_tokens_per_s": off,
+        "on_tokens_per_s": on,
+        "on_over_off": {"median": found.median, "low": found.low, "high": found.high},
+        "upper_bound_of_loss": loss,
+        "cold_calls_meanwhile": total(server.read(), "cold_calls_after_ready_total")
+        - total(cold_before, "cold_calls_after_ready_total"),
+        "good": loss <= 0.01,
+    }
+
+
+def greedy(server: Server) -> dict[str, Any]:
+    def outputs() -> list[str]:
+        draw = random.Random(SEED + 2)
+        asked = [[draw.randrange(5, 31000) for _ in range(length)] for length in (5, 17, 64, 128, 333, 1000, 2048)]
+        return [server.complete([prompt], 32).texts[0] for prompt in asked]
+
+    if not server.watched:
+        return {"alone": outputs()}
+    on = outputs()
+    server.switch("off")
+    off = outputs()
+    server.switch("on")
+    again = outputs()
+    return {"on": on, "off": off, "on_again": again, "good": on == off == again and all(on)}
+
+
+def profiler(server: Server) -> dict[str, Any]:
+    draw = random.Random(SEED + 3)
+    prompt = [[draw.randrange(5, 31000) for _ in range(64)]]
+    before = server.read()
+    started, said = server.call("POST", "/start_profile")
+    answer = server.complete(prompt, 8)
+    stopped, said_at_stop = server.call("POST", "/stop_profile")
+    kernels = _profiled_kernels(server.traces)
+    between = server.read()
+    until = time.monotonic() + 15
+    windows = 0.0
+    while time.monotonic() < until and not windows:  # GPU windows come now and then; where there are none, none resume
+        server.complete(prompt, 32)
+        windows = _windows(server.read()) - _windows(between)
+        if not _windows(between):
+            break
+    return {
+        "start": started,
+        "stop": stopped,
+        "said": (said + said_at_stop)[:300],
+        "answer_error": answer.error,
+        "kernels_in_trace": kernels,
+        "gpu_samples_before": _windows(before),
+        "gpu_samples_after_profile": windows,
+        "windows_are_there": bool(_windows(between)),
+        "errors_total": _grown({}, server.read(), "errors_total"),
+        "good": started == stopped == 200 and kernels > 0 and (windows > 0 or not _windows(between)),
+    }
+
+
+def _windows(reading: Reading) -> float:
+    return sum(value for key, value in reading.items() if key[0].startswith("kernel_") and key[-1] == "count")
+
+
+def _profiled_kernels(folder: Path) -> int:
+    """Kernels in the traces that vLLM's profiler wrote."""
+    found = 0
+    for path in folder.rglob("*.json*"):
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        found += text.count(b'"cat": "kernel"') + text.count(b'"cat":"kernel"')
+    return found
+
+
+def kill(server: Server) -> dict[str, Any]:
+    draw = random.Random(SEED + 4)
+    prompt = [[draw.randrange(5, 31000) for _ in range(64)]]
+    cores = [pid for pid, title in server.processes().items() if "EngineCore" in title]
+    before = server.read() if server.watched else {}
+    answers: list[Answer] = []
+    thread = threading.Thread(target=lambda: answers.append(server.complete(prompt, 4000)))
+    thread.start()
+    time.sleep(1.0)
+    begin = time.monotonic()
+    for pid in cores:
+        os.kill(pid, signal.SIGKILL)
+    thread.join(60)
+    answered = time.monotonic() - begin
+    assert server.process is not None
+    while server.process.poll() is None and time.monotonic() - begin < 60:
+        time.sleep(0.1)
+    ended = time.monotonic() - begin
+    code = server.process.poll()
+    after = server.read() if server.watched else {}
+    fallen = [" ".join(k) for k, v in before.items() if k[0].endswith("_total") and after.get(k, 0.0) < v]
+    answer = answers[0] if answers else None
+    return {
+        "killed": len(cores),
+        "status": None if answer is None else answer.status,
+        "error": None if answer is None else answer.error,
+        "answered_after_s": answered,
+        "server_ended_after_s": ended,
+        "exit_code": code,
+        "counters_before": sum(k[0].endswith("_total") for k in before),
+        "counters_that_fell_or_vanished": fallen,
+        "launches_kept": total(after, "launches_total") >= total(before, "launches_total"),
+        "good": bool(cores) and code is not None and not fallen,
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu.vllm_shows", description=__doc__)
+    parser.add_argument("--site", type=Path, required=True)
+    parser.add_argument("--mode", choices=("eager", "graph"), required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--shows", default="ladder,pairs,greedy,profiler,kill")
+    parser.add_argument("--port", type=int, default=8011)
+    parser.add_argument("--engine", default=f"{sys.executable} -m vllm.entrypoints.cli.main")
+    given = parser.parse_args(words)
+    given.work.mkdir(parents=True, exist_ok=True)
+    name = f"{given.mode}-{'alone' if given.alone else 'watched'}"
+    server = Server(
+        given.site, given.work.resolve(), given.mode, given.port, not given.alone, shlex.split(given.engine), name
+    )
+    shows: dict[str, Callable[[], dict[str, Any]]] = {
+        "ladder": lambda: ladder(server),
+        "pairs": lambda: pairs(server, given.pairs),
+        "greedy": lambda: greedy(server),
+        "profiler": lambda: profiler(server),
+        "kill": lambda: kill(server),
+    }
+    wanted = [show for show in given.shows.split(",") if not (given.alone and show in ("ladder", "pairs", "profiler"))]
+    body: dict[str, Any] = {**_made(given, words), "shows": {}}
+    try:
+        server.start()
+        body["up_seconds"] = server.up_seconds
+        for show in wanted:
+            begin = time.monotonic()
+            try:
+                body["shows"][show] = shows[show]()
+            except Exception as error:
+                body["shows"][show] = {"failed": f"{type(error).__name__}: {error}"[:2000], "good": False}
+            body["shows"][show]["took_s"] = round(time.monotonic() - begin, 2)
+            _write(given.out, body)
+            click.echo(f"{show} {json.dumps({k: v for k, v in body['shows'][show].items() if _short(v)})}")
+    except Exception as error:
+        body["failed"] = f"{type(error).__name__}: {error}"[:4000]
+        click.echo(body["failed"])
+    finally:
+        body["exit_code"] = server.stop()
+        body["said"] = server.said() if server.log.exists() else []
+        _write(given.out, body)
+        click.echo("\n".join(body["said"][-12:]))
+    return 0 if "failed" not in body and all(show.get("good", True) for show in body["shows"].values()) else 1
+
+
+def _short(value: object) -> bool:
+    return not isinstance(value, (list, dict)) or len(str(value)) < 200
+
+
+def _write(path: Path, body: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(body, indent=1) + "\n")
+
+
+def _made(given: argparse.Namespace, words: Sequence[str] | None) -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for package in ("tritonprobe", "vllm", "torch", "triton"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = getattr(sys.modules.get(package), "__version__", "unknown")
+    options = [word for word in (sys.argv[1:] if words is None else words) if not Path(word).is_absolute()]
+    return {
+        "format": 1,
+        "bench": "vllm shows",
+        "command": shlex.join(["python", "-m", "tests.gpu.vllm_shows", *options]),
+        "mode": given.mode,
+        "alone": given.alone,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions,
+        "device": _device(),
+    }
+
+
+def _device() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
