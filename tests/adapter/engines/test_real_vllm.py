@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
+import os
 import queue
+import subprocess
+import sys
 import time
 from collections import deque
 from concurrent.futures import Future
@@ -36,7 +40,10 @@ from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 import tritonprobe
 from tests.adapter.conftest import total_of
+from tritonprobe import runtime as runtime_module
+from tritonprobe.ledger import DirectoryReader
 from tritonprobe.runtime import Runtime
+from tritonprobe.settings import Settings
 from tritonprobe.testing import compile_only
 
 CONFIG = {
@@ -234,13 +241,83 @@ def test_without_a_monitor_the_first_healthy_answer_is_ready(watched) -> None:
 def test_a_workers_rank_labels_its_cold_calls(watched, config) -> None:
     worker = WorkerWrapperBase(rpc_rank=1)
     parallel = SimpleNamespace(data_parallel_rank=2, world_size=4)
-    given = {"vllm_config": SimpleNamespace(parallel_config=parallel), "rank": 3}
+    given = {"vllm_config": SimpleNamespace(parallel_config=parallel, instance_id="i"), "rank": 3}
     with pytest.raises(AttributeError):  # a SimpleNamespace is no configuration: vLLM goes no further
         worker.init_worker([{}, given])
     with tritonprobe.cold_call("x", kind="jit"):
         pass
     ranks = {labels[2] for labels in _series(watched, "cold_seconds_total") if labels[0] == "x"}
     assert ranks == {"11"}
+
+
+WORKER = """
+import multiprocessing.connection, os, sys, time
+from types import SimpleNamespace
+import tritonprobe
+from vllm.v1.worker.worker_base import WorkerWrapperBase
+tritonprobe.instrument()
+core = multiprocessing.connection.Connection(int(sys.argv[1]))
+
+class Worker:
+    def execute_model(self, output):
+        if len(output.num_scheduled_tokens) == 2:
+            with tritonprobe.cold_call("planted", kind="jit"):
+                time.sleep(0.2)
+
+parallel = SimpleNamespace(data_parallel_rank=0, world_size=2)
+config = SimpleNamespace(parallel_config=parallel, instance_id="shared")
+wrapper = WorkerWrapperBase(rpc_rank=0)
+try:
+    wrapper.init_worker([{"vllm_config": config, "rank": 1}])
+except AttributeError:
+    pass  # of this configuration vLLM needs more; the rest of the worker is ours
+wrapper.worker, wrapper.mm_receiver_cache = Worker(), None
+core.send("up")
+while (output := core.recv()) is not None:
+    core.send(wrapper.execute_model(output))
+"""
+
+
+def test_a_stall_in_a_worker_process_is_charged_to_its_step_in_the_engine_core(tmp_path, config, monkeypatch) -> None:
+    """Two processes, vLLM's own scheduler output pickled between them, a worker of rank 1 that stalls."""
+    directory = tmp_path / "ledger"
+    monkeypatch.setattr(runtime_module, "_current", found := Runtime(Settings(dir=str(directory))))
+    ours, theirs = multiprocessing.Pipe()
+    env = {**os.environ, "TRITONPROBE_DIR": str(directory)}
+    command = [sys.executable, "-c", WORKER, str(theirs.fileno())]
+    with subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
+        try:
+            tritonprobe.instrument()
+            assert ours.recv() == "up"
+            config.instance_id = "shared"
+            found.join("vllm-shared-0")  # as the end of EngineCore.__init__ does
+
+            class Remote(Executor):
+                def execute_model(self, output: Any, non_block: bool = False) -> Any:
+                    ours.send(output)
+                    assert ours.recv() is None
+                    return super().execute_model(output, non_block)
+
+            engine = core(config, Remote())
+            engine.add_request(asking("early", tokens=4))
+            engine.step_fn()
+            engine.add_request(asking("late", tokens=1))
+            engine.step_fn()  # both: the worker stalls
+            engine.add_request(asking("after", tokens=1))
+            engine.scheduler.finish_requests("after", RequestStatus.FINISHED_ABORTED)
+            run(engine)
+            ours.send(None)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            tritonprobe.uninstrument()
+    exposed = {cost.id: cost.before.in_batch_ns + cost.after.in_batch_ns for cost in found.requests}
+    assert 0.2e9 <= exposed["early"] < 0.25e9
+    assert exposed["late"] == exposed["early"]
+    assert exposed["after"] == 0
+    families = {family.metric.name: family.samples for family in DirectoryReader(directory).collect()}
+    assert {s.labels[2] for s in families["cold_seconds_total"] if s.labels[0] == "planted"} == {"1"}
 
 
 def test_uninstrument_leaves_vllms_classes_as_they_came(runtime) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tritonprobe.adapter.outside import OutsideCall
 from tritonprobe.model import ColdCall
-from tritonprobe.requests.live import Requests
+from tritonprobe.requests import Requests
 
 log = logging.getLogger("tritonprobe.engine")
 
@@ -18,6 +18,9 @@ class Host(Protocol):
 
     @property
     def live(self) -> Requests: ...
+    def join(self, engine: str) -> None:
+        """This process serves the requests of `engine`, together with others."""
+
     def set_rank(self, rank: str) -> None:
         """The label of this process's cold calls from here on, unless a setting names one."""
 

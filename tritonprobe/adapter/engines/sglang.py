@@ -14,7 +14,7 @@ from typing import Any
 from tritonprobe.adapter.engines.attaching import Attachment, Part, expect
 from tritonprobe.adapter.engines.host import Host, say
 from tritonprobe.adapter.patching import Patches
-from tritonprobe.requests.live import LiveRequest
+from tritonprobe.requests import LiveRequest
 
 
 class Sglang:

@@ -23,9 +23,10 @@ from typing import Any
 
 from tritonprobe.adapter.engines.attaching import Attachment, Part, UnknownShapeError, expect
 from tritonprobe.adapter.engines.host import Host, say
-from tritonprobe.adapter.engines.vllm_steps import Steps
+from tritonprobe.adapter.engines.vllm_steps import STEP, Steps
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.model import ColdCall
+from tritonprobe.requests import Step
 
 TRIED = ("0.21.",)
 PLUGIN = "tritonprobe"
@@ -42,6 +43,8 @@ class Vllm:
         self._host = host
         self._steps = Steps(host)
         self._serving: set[int] = set()  # idents of threads that run models
+        self._core = 0  # the process that has an engine core: this one, or the one it was forked from
+        self._step: Step | None = None  # of a worker in a process of its own
         self._used: set[tuple[bool, bool]] = set()  # samplers' paths taken before
         self._said: set[str] = set()
         self.attachment = Attachment(
@@ -90,7 +93,19 @@ class Vllm:
         patches.replace(server, "__init__", lambda original: self._made(original, "API server"))
 
     def _patch_core(self, patches: Patches, module: Any) -> None:
-        patches.replace(module.EngineCore, "__init__", lambda original: self._made(original, "engine core"))
+        def around(original: Callable[..., Any]) -> Callable[..., Any]:
+            made = self._made(original, "engine core")
+
+            @functools.wraps(original)
+            def init(core: Any, *args: Any, **kwargs: Any) -> None:
+                self._core = os.getpid()
+                made(core, *args, **kwargs)
+                if self.attachment.on and not hasattr(getattr(core, "model_executor", None), "driver_worker"):
+                    self._guarded(lambda: self._host.join(_engine(core.vllm_config)))  # its workers are processes
+
+            return init
+
+        patches.replace(module.EngineCore, "__init__", around)
 
     def _made(self, original: Callable[..., Any], role: str) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -116,6 +131,8 @@ class Vllm:
                 try:
                     rank = _rank(all_kwargs[worker.rpc_rank])
                     self._host.set_rank(rank)
+                    if self._is_own_process():
+                        self._host.join(_engine(all_kwargs[worker.rpc_rank]["vllm_config"]))
                     # A worker is not ready because another one is: it may be warming up still.
                     self._host.await_ready(importlib.util.find_spec(_MONITOR) is not None)
                     self._introduce(f"worker of rank {rank}")
@@ -126,12 +143,14 @@ class Vllm:
         return init_worker
 
     def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        serving, ident = self._serving, threading.get_ident
+        serving, ident, own_process = self._serving, threading.get_ident, self._is_own_process
 
         @functools.wraps(original)
         def execute_model(worker: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             if ident() not in serving:
                 self._serves()
+            if own_process():
+                self._guarded(lambda: self._work_on(scheduler_output))
             return original(worker, scheduler_output, *args, **kwargs)
 
         return execute_model
@@ -144,6 +163,24 @@ class Vllm:
                 with self._host.live.step(()):
                     pass
                 self._host.await_ready(False)
+        except Exception:
+            self._host.fault("vllm")
+
+    def _is_own_process(self) -> bool:
+        """Whether this worker's process is not the engine core's."""
+        return self._core != os.getpid()
+
+    def _work_on(self, scheduler_output: Any) -> None:
+        """A worker in a process of its own: what stalls from here on, until the next step, is in this one."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.end()
+        if self.attachment.on:
+            self._step = self._host.live.step((), id=getattr(scheduler_output, STEP, None)).begin()
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        try:
+            do()
         except Exception:
             self._host.fault("vllm")
 
@@ -225,6 +262,12 @@ class _FirstUse:
             thread=threading.get_ident(),
         )
         self._host.tell(cold)
+
+
+def _engine(config: Any) -> str:
+    """What the processes of one engine call it: vLLM makes an id for each instance."""
+    parallel = config.parallel_config
+    return f"vllm-{config.instance_id}-{getattr(parallel, 'data_parallel_rank', 0) or 0}"
 
 
 def _rank(kwargs: Any) -> str:

@@ -3,22 +3,31 @@
 A step is open from `schedule()` to the `update_from_output()` that gets the same scheduler output back. With
 asynchronous scheduling, and with pipeline batches, several are open at a time and overlap; each has its own requests. A
 request begins when the engine core gets it, so what the API server did before is not in its times.
+
+The step's id travels to the workers in the scheduler output, as one more attribute: what stalls there is charged to the
+requests of that step here.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from tritonprobe.adapter.engines.attaching import expect
 from tritonprobe.adapter.engines.host import Host
 from tritonprobe.adapter.patching import Patches
-from tritonprobe.requests.live import LiveRequest, Step
+from tritonprobe.requests import LiveRequest, Step
 
 MAX_OPEN = 64
 """Steps whose output may be outstanding; an engine has as many as pipeline stages, and one more. Beyond it the oldest
 is ended: its execution failed."""
+
+
+STEP = "_tritonprobe_step"
+"""The attribute of a scheduler output that holds its step's id."""
 
 
 class Steps:
@@ -26,6 +35,7 @@ class Steps:
         self._host = host
         self._on = False
         self._requests: dict[str, LiveRequest] = {}
+        self._numbers = itertools.count(1)
         self._open: dict[int, tuple[Any, Step]] = {}  # by id of the scheduler output, held meanwhile
 
     def install(self, patches: Patches, module: Any) -> None:
@@ -44,7 +54,7 @@ class Steps:
         """Everything was taken back: what is under way is not watched to its end, and its times end here."""
         self._on = False
         for _, step in list(self._open.values()):
-            step.__exit__(None, None, None)
+            step.end()
         self._open.clear()
         while self._requests:
             self._requests.popitem()[1].finish("unwatched")
@@ -108,16 +118,17 @@ class Steps:
         if not scheduled:
             return
         known = self._requests
-        step = self._host.live.step([(known[name], n) for name, n in scheduled.items() if name in known])
-        step.__enter__()
-        self._open[id(output)] = (output, step)
+        number = f"{os.getpid()}.{next(self._numbers)}"
+        setattr(output, STEP, number)
+        batch = [(known[name], n) for name, n in scheduled.items() if name in known]
+        self._open[id(output)] = (output, self._host.live.step(batch, id=number).begin())
         if len(self._open) > MAX_OPEN:
-            self._open.pop(next(iter(self._open)))[1].__exit__(None, None, None)
+            self._open.pop(next(iter(self._open)))[1].end()
 
     def _end(self, output: Any) -> None:
         found = self._open.pop(id(output), None)
         if found is not None:
-            found[1].__exit__(None, None, None)
+            found[1].end()
 
     def _tokens(self, by_client: dict[int, Any]) -> None:
         known = self._requests
