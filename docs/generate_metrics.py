@@ -32,7 +32,7 @@ LABELS = {
     "tier": "where a variant was found: " + ", ".join(f"`{t}`" for t in TIERS),
     "phase": "of a cold call: "
     + ", ".join(f"`{p}`" for p in PHASES)
-    + ", `inductor_workers`; of a request: `before_first_token`, "
+    + ", `inductor_workers`, `first_use`, and the kinds of `cold_call`; of a request: `before_first_token`, "
     "`after_first_token`",
     "portion": "of a request's life: `queue` before its first step and `execution` in its steps, both outside stalls; "
     "`exposure` in a stall; `fallback` in ops' fallbacks, host time; `remainder`, the rest",
