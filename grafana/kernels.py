@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Target, bars, coloured, lines, override, ranking, table
+from grafana.panels import Panel, Target, bars, coloured, lines, override, ranking, stat, table
 from grafana.queries import INTERVAL, RANGE, counted, quantile, rate, ratio, series, total
 from grafana.serving import BORN, TIER_COLOURS, only_this_kernel
 from tritonprobe.ledger import schema
@@ -203,6 +203,18 @@ def itself() -> list[Panel]:
             empty="none",
             decimals=0,
             size=(8, 8),
+        ),
+        stat(
+            "Prewarmed",
+            "Share of the recorded launches whose variants were there before the first request: of the chosen "
+            "instances the smallest. Absent where no census was replayed. Yellow below 99%.",
+            Target(f"min({series(schema.PREWARM_COVERAGE)})"),
+            unit="percentunit",
+            empty="no census",
+            decimals=1,
+            base="yellow",
+            steps=[(0.99, "green")],
+            size=(24, 4),
         ),
         table(
             "Spans not made, by what",

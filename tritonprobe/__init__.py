@@ -20,17 +20,21 @@ from tritonprobe.probe import instrument, probe, uninstrument
 from tritonprobe.runtime import configure, current
 from tritonprobe.settings import SettingError, Settings
 from tritonprobe.shapes.buckets import BucketSpecError, pow2
+from tritonprobe.shapes.census import Census, CensusError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from tritonprobe.adapter.outside import OutsideCall
     from tritonprobe.export.http import Server
     from tritonprobe.export.prometheus import Collector
+    from tritonprobe.prewarming import Prewarmed
     from tritonprobe.requests import LiveRequest, Step
 
 __all__ = [
     "BucketSpecError",
+    "Census",
+    "CensusError",
     "SettingError",
     "Settings",
     "__version__",
@@ -41,6 +45,7 @@ __all__ = [
     "join",
     "op",
     "pow2",
+    "prewarm",
     "probe",
     "ready",
     "request",
@@ -99,8 +104,29 @@ def cold_call(name: str, kind: str = "jit") -> OutsideCall:
     return current().outside(name, kind)
 
 
+def prewarm(
+    census: Census,
+    *,
+    cover: float = 0.999,
+    budget: float | None = None,
+    threads: int | None = None,
+    modules: Collection[str] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Prewarmed:
+    """Replays a census here: its variants are compiled or read, and loaded, before the first request needs them.
+
+    ``cover`` is the share of the stall that it is to save, ``budget`` the seconds it may take. Kernels are looked for
+    in the packages that the program loaded, and in ``modules``. What is stale is named in the result, and skipped.
+    Raises ValueError for a bad `cover`, RuntimeError while a CUDA graph is captured.
+    """
+    return current().prewarm(census, cover=cover, budget=budget, threads=threads, modules=modules, progress=progress)
+
+
 def ready() -> None:
-    """The process takes traffic from now on: ``/ready`` says so, and each cold call after it is an incident."""
+    """The process takes traffic from now on: ``/ready`` says so, and each cold call after it is an incident.
+
+    With TRITONPROBE_PREWARM the census of that name is replayed first, for TRITONPROBE_READY_TIMEOUT at most.
+    """
     current().ready()
 
 

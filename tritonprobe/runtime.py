@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,16 @@ from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger, signs
 from tritonprobe.ledger.record import Recorder
-from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, READY
+from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, PREWARM_COVERAGE, READY
 from tritonprobe.model import ColdCall, Event, LaunchError, RequestCost
+from tritonprobe.prewarming import Prewarmed, before_ready
+from tritonprobe.prewarming import run as run_census
+from tritonprobe.prewarming.keeper import CensusKeeper
+from tritonprobe.prewarming.run import Progress
 from tritonprobe.requests.live import Requests
 from tritonprobe.requests.threads import this_thread
 from tritonprobe.settings import Settings
+from tritonprobe.shapes.census import Census
 
 if TYPE_CHECKING:
     from tritonprobe.adapter.calls import OpenCall
@@ -34,6 +40,15 @@ if TYPE_CHECKING:
     from tritonprobe.adapter.outside import Kinds, OutsideCall
 
 log = logging.getLogger("tritonprobe")
+
+COVER = 0.999
+"""Of the stall that a census knows, what prewarming saves; the rest is rare shapes that cost as much as the others."""
+INCIDENT_LINES = 100
+"""Cold calls after ready that are logged; all are counted."""
+
+
+class ColdAfterReady(AssertionError):  # noqa: N818  # it reads as what it says
+    """A cold call after ready, where the settings say ``on_cold_after_ready="raise"``."""
 
 
 class Runtime:
@@ -53,6 +68,9 @@ class Runtime:
         self._everything = False  # else only what was probed
         self._kinds: Kinds | None = None
         self._engines: Engines | None = None
+        self.ready_because: str | None = None  # why it is ready, or not yet
+        self.prewarmed: Prewarmed | None = None
+        self._incidents = 0
         self._open: dict[int, OpenCall] = {}  # number of a thread -> its cold call in progress
         self._said: set[str] = set()
         self._lock = threading.RLock()
@@ -90,6 +108,10 @@ class Runtime:
                     closed=self._closed,
                     publish=self._launch_error,
                 )
+                self.bus.subscribe(self._adapter.census.cold_call, keep=True)
+                if self.settings.dir:
+                    keeper = CensusKeeper(Path(self.settings.dir), self.census, self.fault)
+                    self.bus.subscribe(keeper.note, keep=True)
             return self._adapter
 
     @property
@@ -143,12 +165,56 @@ class Runtime:
     def is_ready(self) -> bool:
         return self.ready_unix_ns is not None
 
+    def census(self) -> Census:
+        """What this process launched, how often and how cold, so far."""
+        return self.adapter.census.census()
+
+    def prewarm(
+        self,
+        census: Census,
+        *,
+        cover: float = COVER,
+        budget: float | None = None,
+        timeout: float | None = None,
+        threads: int | None = None,
+        modules: Collection[str] = (),
+        expand: bool = False,
+        progress: Progress | None = None,
+    ) -> Prewarmed:
+        """Replays a census in this process; see `tritonprobe.prewarm`."""
+        self.adapter.install()
+        self.prewarmed = run_census(
+            census,
+            self.adapter,
+            cover=cover,
+            budget=budget,
+            timeout=timeout,
+            threads=threads,
+            modules=modules,
+            expand=expand,
+            progress=progress,
+        )
+        self.ledger.set(PREWARM_COVERAGE, (), self.prewarmed.coverage)
+        return self.prewarmed
+
+    def prewarm_as_set(self) -> None:
+        """Replays the settings' census, once, if they name one and kernels run in this process. Never raises."""
+        path, timeout = self.settings.prewarm, self.settings.ready_timeout
+        if path is None or self.prewarmed is not None or self.settings.disabled or not before_ready.has_device():
+            return
+        self.ready_because = f"prewarming from {path}"
+        done = before_ready.replay(path, timeout, lambda census: self.prewarm(census, timeout=timeout), self.fault)
+        self.prewarmed, self.ready_because = done.result, done.because
+
     def ready(self, unix_ns: int | None = None) -> None:
         """The process takes traffic from now on, or from `unix_ns`. The first call counts.
 
-        Each cold call that ends after it is an incident.
+        Each cold call that ends after it is an incident. With a census in the settings that is replayed first, unless
+        another process has said so.
         """
         if self.ready_unix_ns is None:
+            if unix_ns is None:
+                self.prewarm_as_set()
             self.ready_unix_ns = time.time_ns() if unix_ns is None else unix_ns
             self.ledger.set(READY, (), self.ready_unix_ns / 1e9)
             self.describe()
@@ -159,6 +225,7 @@ class Runtime:
 
     def engine_ready(self) -> None:
         """As `ready`, for the engine that this process is part of: all processes of its directory hear of it."""
+        self.prewarm_as_set()  # each of them by itself, whoever was the first
         self._awaits_ready = False
         self.follow_ready()
         first = self.ready_unix_ns is None
@@ -243,12 +310,14 @@ class Runtime:
             if cold.error is not None and cold.tier == "memory":
                 return  # it raised before it looked for anything: a launch error, and no cold call
             # A trial on a thread of its benchmark's own is part of the tuning that waits for it.
-            background = cold.mode == "trial" or not self.live.is_serving(thread)
+            replayed = cold.kind == "prewarm"
+            background = cold.mode == "trial" or replayed or not self.live.is_serving(thread)
             self.follow_ready()
             ready = self.ready_unix_ns
             incident = ready is not None and cold.unix_ns + cold.wall_ns >= ready
             cold = dataclasses.replace(cold, after_ready=incident, background=background)
-            self.live.stall(cold.start_ns, cold.end_ns, thread, cold.phases)
+            if not replayed:
+                self.live.stall(cold.start_ns, cold.end_ns, thread, cold.phases)
             self.bus.publish(cold)
             if len(self.cold_calls) == 1:
                 self.describe()  # the device is known now
@@ -257,6 +326,19 @@ class Runtime:
         finally:
             self._open.pop(thread, None)
             self._show_oldest()
+        if cold.after_ready and not cold.background:
+            self._incident(cold)
+
+    def _incident(self, cold: ColdCall) -> None:
+        """A cold call that some request waited for."""
+        self._incidents += 1
+        why = "; ".join(cold.reasons) or "no reason known"
+        line = f"{cold.kernel} {cold.bucket} was cold after ready: {cold.tier}, {cold.wall_ns / 1e6:.1f} ms, {why}"
+        if self.settings.on_cold_after_ready == "raise":
+            raise ColdAfterReady(line)
+        if self._incidents <= INCIDENT_LINES:
+            last = "; later ones are only counted" if self._incidents == INCIDENT_LINES else ""
+            log.warning("tritonprobe: %s%s", line, last)
 
     def _show_oldest(self) -> None:
         with self._lock:  # else a thread may write what another has just made untrue

@@ -11,6 +11,9 @@
 ``TRITONPROBE_TTFT_SLOS``      objectives for the time to first token, seconds: ``0.5,2`` (default none)
 ``TRITONPROBE_DISABLED``       ``1``: `instrument()` and `@probe` do nothing
 ``TRITONPROBE_HOST_WINDOWS``   mean seconds between the windows of `launch_host_seconds` (default 10; 0: none)
+``TRITONPROBE_PREWARM``        a census that `ready()` replays before the process takes traffic
+``TRITONPROBE_READY_TIMEOUT``  seconds after which it takes traffic in any case (default 600)
+``TRITONPROBE_ON_COLD_AFTER_READY``  ``log`` (default), or ``raise`` in tests
 =============================  ==========================================================================
 """
 
@@ -41,11 +44,15 @@ class Settings:
     ttft_slos: tuple[float, ...] = ()  # seconds; each counts its misses
     disabled: bool = False
     history: int = 10_000  # cold calls, and requests, kept for reports
+    prewarm: str | None = None  # a census that is replayed before the process is ready; None: nothing is
+    ready_timeout: float = 600.0  # seconds of prewarming after which the process is ready in any case
+    on_cold_after_ready: str = "log"  # what an incident does: log, or (in tests) raise
     host_windows: float = 10.0  # mean seconds between windows of 20 ms in which host launch time is measured; 0: never
 
     def __post_init__(self) -> None:
-        if isinstance(self.dir, os.PathLike):
-            object.__setattr__(self, "dir", os.fspath(self.dir))
+        for name in _PATHS:
+            if isinstance(path := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(path))
         if isinstance(self.ttft_slos, list):
             object.__setattr__(self, "ttft_slos", tuple(self.ttft_slos))
         for f in fields(self):
@@ -82,6 +89,9 @@ _WHOLE = {
 }
 MAX_SLOS = 8
 """Objectives: each is two series."""
+_SECONDS = {"host_windows": "seconds, from 0 (none) to 86400", "ready_timeout": "seconds, from 0 to 86400"}
+_PATHS = {"dir": "a directory's path, or none", "prewarm": "a file's path, or none"}
+_CHOICES: dict[str, tuple[object, ...]] = {"disabled": (True, False), "on_cold_after_ready": ("log", "raise")}
 _EXAMPLES = {"addr": "127.0.0.1", "rank": "0", "engine": "llm-0"}
 _DEVICE = re.compile(r"compile-only:cuda:[0-9]+")  # which numbers there are, the adapter knows
 
@@ -93,27 +103,30 @@ def _check(label: str, field: str, value: object) -> None:
         raise SettingError(f"{label}={reprlib.repr(value)}: expected {wanted}")
 
 
-def _wanted(field: str, value: object) -> str | None:  # noqa: PLR0911  # one a kind of setting
+def _wanted(field: str, value: object) -> str | None:
     """What would do instead of `value`; None if it does."""
     if field in _WHOLE:
         low, high = _WHOLE[field]
         good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        return None if good else f"a whole number from {low} to {high}"
-    if field == "host_windows":
+        wanted = f"a whole number from {low} to {high}"
+    elif field in _SECONDS:
         good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 86_400
-        return None if good else "seconds, from 0 (none) to 86400"
-    if field == "ttft_slos":
-        return None if _are_slos(value) else f"up to {MAX_SLOS} different numbers of seconds above 0, such as 0.5,2"
-    if field == "disabled":
-        return None if isinstance(value, bool) else "True or False"
-    if field == "device":
+        wanted = _SECONDS[field]
+    elif field == "ttft_slos":
+        good, wanted = _are_slos(value), f"up to {MAX_SLOS} different numbers of seconds above 0, such as 0.5,2"
+    elif field in _CHOICES:
+        good = isinstance(value, (bool, str)) and value in _CHOICES[field]
+        wanted = " or ".join(map(str, _CHOICES[field]))
+    elif field == "device":
         good = value is None or (isinstance(value, str) and _DEVICE.fullmatch(value) is not None)
-        return None if good else "compile-only:cuda:90 (cuda:80, cuda:100), or none"
-    if field == "dir":
+        wanted = "compile-only:cuda:90 (cuda:80, cuda:100), or none"
+    elif field in _PATHS:
         good = value is None or (isinstance(value, str) and "\0" not in value)
-        return None if good else "a directory's path, or none"
-    good = (isinstance(value, str) and value != "") or (field == "engine" and value is None)
-    return None if good else f"text, such as {_EXAMPLES[field]!r}"
+        wanted = _PATHS[field]
+    else:
+        good = (isinstance(value, str) and value != "") or (field == "engine" and value is None)
+        wanted = f"text, such as {_EXAMPLES[field]!r}"
+    return None if good else wanted
 
 
 def _are_slos(value: object) -> bool:
@@ -132,8 +145,8 @@ def _parse(variable: str, text: str, field: str) -> object:
     elif field == "ttft_slos":
         with suppress(ValueError):
             value = tuple(float(slo) for slo in text.split(","))
-    elif field in _WHOLE or field == "host_windows":
+    elif field in _WHOLE or field in _SECONDS:
         with suppress(ValueError):  # text is no number, and `_check` says so
-            value = float(text) if field == "host_windows" else int(text)
+            value = float(text) if field in _SECONDS else int(text)
     _check(variable, field, value)
     return value

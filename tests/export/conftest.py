@@ -24,6 +24,7 @@ from tests.conftest import require_tool
 from tritonprobe.ledger import Ledger, MemoryLedger
 from tritonprobe.ledger.schema import ERRORS
 from tritonprobe.settings import Settings
+from tritonprobe.shapes.census import Census
 
 Result = dict[tuple[tuple[str, str], ...], float]
 """Values by their labels, sorted, without those that Prometheus adds."""
@@ -36,6 +37,10 @@ class Probed:
     ledger: Ledger = field(default_factory=MemoryLedger)
     settings: Settings = field(default_factory=lambda: Settings(port=0))
     ready_unix_ns: int | None = None
+    ready_because: str | None = None
+
+    def census(self) -> Census:
+        return Census()
 
     def fault(self, part: str) -> None:
         self.ledger.add(ERRORS, (part,))

@@ -183,11 +183,12 @@ class Calls:
         """This thread's open call."""
         return self._local.call
 
-    def begin(self, kernel: str | None = None) -> tuple[OpenCall | None, bool]:
+    def begin(self, kernel: str | None = None, mode: Mode = "launch") -> tuple[OpenCall | None, bool]:
         """This thread's call, opened if need be; and whether the caller must `close` it.
 
         It need not if a guarded function runs below us on the stack: its end closes the call. None if that function's
-        kernel is not watched. `kernel` names a call that no guarded function holds (None: then there is no call).
+        kernel is not watched. `kernel` names a call that no guarded function holds (None: then there is no call), and
+        `mode` says what it is for.
         """
         frame: FrameType | None = sys._getframe(1)
         holder: FrameType | None = None
@@ -213,7 +214,7 @@ class Calls:
             return self._open(OpenCall(named[0], named[1], holder)), False
         if kernel is None:
             return None, False
-        return self._open(OpenCall(kernel, "launch", None)), True
+        return self._open(OpenCall(kernel, mode, None)), True
 
     def tell(self, cold: ColdCall) -> None:
         """Publishes a cold call of this thread that was found to be one when it was over."""

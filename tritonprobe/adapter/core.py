@@ -14,6 +14,7 @@ from typing import Any
 from tritonprobe.adapter import device
 from tritonprobe.adapter.binder import Binders
 from tritonprobe.adapter.calls import Calls, OpenCall
+from tritonprobe.adapter.census import CensusRecorder
 from tritonprobe.adapter.hosttime import HostTime
 from tritonprobe.adapter.inductor import Inductor
 from tritonprobe.adapter.interpreter import Interpreted
@@ -75,10 +76,13 @@ class Adapter:
         self._ever = False
         self._lock = threading.RLock()
         self.calls = Calls(opened, closed, self._watch)
+        self.census = CensusRecorder(self.registry)
         self.launches = Launches(self.registry, self.calls, self._watch, publish, self._enabled)
         self._binders = Binders(self.registry, self.calls, self._enabled)
-        self._phases = Phases(self.registry, self.calls, self._enabled, self._binders.choose_again)
-        self._tunings = Tunings(self.registry, self.calls, self._enabled, lambda: not device.is_compile_only())
+        self._phases = Phases(self.registry, self.calls, self._enabled, self._binders.choose_again, self.census)
+        self._tunings = Tunings(
+            self.registry, self.calls, self._enabled, lambda: not device.is_compile_only(), self.census
+        )
         self._interpreted = Interpreted(self.registry, publish, self._enabled)
         self.host_time = HostTime(ledger, fault, settings.host_windows)
         self._phases.loaded = self.host_time.note
@@ -148,6 +152,10 @@ class Adapter:
                 self._restore_device = None
             self.registry.forget_sites()
             return left
+
+    def process_init(self, backend: Any) -> None:
+        """Does the process's one-time work now, unless it is done."""
+        self._phases.process_init(backend)
 
     def watch_everything(self) -> None:
         with self._lock:

@@ -185,6 +185,49 @@ def describe() -> str:
     return name
 
 
+def elsewhere() -> Callable[[], None] | None:
+    """What makes this thread's device current on another thread; None where only this thread can load binaries."""
+    import sys
+
+    if is_compile_only():
+        return lambda: None
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return functools.partial(torch.cuda.set_device, torch.cuda.current_device())
+
+
+def has_gpu() -> bool:
+    """Whether torch, or without it Triton's own driver, sees a GPU; or the compile-only device is active."""
+    if is_compile_only():
+        return True
+    try:
+        import torch
+    except ModuleNotFoundError:
+        from triton.backends import backends
+
+        return any(backend.driver.is_active() for backend in backends.values())
+    return torch.cuda.is_available()
+
+
+def is_in_use() -> bool:
+    """Whether this process has a device of Triton's. Asks nobody who would make one."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    return "triton" in sys.modules and (
+        _drivers()._active is not None or (torch is not None and torch.cuda.is_initialized())
+    )
+
+
+def is_capturing() -> bool:
+    """Whether this thread's stream is being captured: nothing may be loaded then."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def is_compile_only() -> bool:
     """Whether launches do nothing now."""
     return isinstance(getattr(_drivers()._active, "utils", None), _Utils)

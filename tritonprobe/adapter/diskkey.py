@@ -9,6 +9,7 @@ entries.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -82,6 +83,14 @@ def cache_folder() -> Path | None:
     from triton import knobs
 
     return Path(knobs.cache.dir) if knobs.cache.dir else None
+
+
+def entry_folder(digest: str) -> str | None:
+    """The name of the folder in it that a binary with this hash lies in; None if it is no hash."""
+    try:
+        return base64.b32encode(bytes.fromhex(digest)).decode().rstrip("=")
+    except ValueError:
+        return None
 
 
 # Options whose defaults follow the target or ptxas: they are parts of the key, not of the variant.

@@ -70,6 +70,8 @@ class _Thread(threading.local):
     site: Site | None = None
     bucket: str | None = None  # of the latest in-memory miss
     trials: int = 0  # autotune trials under way, of watched kernels and others
+    config: str | None = None  # of the trial under way
+    prewarming: str | None = None  # bucket of the census entry that is replayed
 
 
 class Shape:

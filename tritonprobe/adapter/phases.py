@@ -16,6 +16,7 @@ from typing import Any
 
 from tritonprobe.adapter import diskkey
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
+from tritonprobe.adapter.census import CensusRecorder
 from tritonprobe.adapter.kernels import Registry, Site, name_of
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.variants import variant_of
@@ -32,10 +33,16 @@ FIRST_LAUNCH = "first launch of a variant that was compiled before"
 
 class Phases:
     def __init__(
-        self, registry: Registry, calls: Calls, enabled: Callable[[], bool], choose_again: Callable[[Site], None]
+        self,
+        registry: Registry,
+        calls: Calls,
+        enabled: Callable[[], bool],
+        choose_again: Callable[[Site], None],
+        census: CensusRecorder,
     ) -> None:
         """``choose_again(site)`` gives a kernel whose dimensions changed another binder."""
         self._choose_again = choose_again
+        self._census = census
         self._registry = registry
         self._calls = calls
         self._enabled = enabled
@@ -156,12 +163,15 @@ class Phases:
             jit: Any, key: Any, signature: Any, device: Any, constexprs: Any, options: Any, attrs: Any, warmup: Any
         ) -> Any:
             site = self._registry.site(jit) if self._enabled() else None
-            call, ours = self._calls.begin(site.name) if site is not None else (None, False)
+            # A prewarming thread compiles where no launch holds it, and says so.
+            call, ours = self._calls.begin(site.name, site.mode) if site is not None else (None, False)
             if call is None or site is None:
                 return original(jit, key, signature, device, constexprs, options, attrs, warmup)
-            self.process_init(jit.device_caches[device][3])
+            backend = jit.device_caches[device][3]
+            self.process_init(backend)
             # Taken, not looked at: another kernel may be launched inside, and `preload` comes without one.
-            bucket, self._registry.thread.bucket = self._registry.thread.bucket or UNKNOWN_BUCKET, None
+            thread = self._registry.thread
+            bucket, thread.bucket = thread.prewarming or thread.bucket or UNKNOWN_BUCKET, None
             depth = call.enter("lookup")
             call.look_up()
             try:
@@ -171,6 +181,10 @@ class Phases:
                 if kernel is not None and getattr(kernel, "hash", None) is not None:
                     call.found(site.name, bucket, call.tier)
                     self.count_variant(call, site.name, kernel.hash)
+                    if thread.prewarming is None:
+                        inputs = (signature, constexprs, attrs, options)
+                        found = (key, inputs, backend, kernel.hash)
+                        self._census.variant(jit, found, sys._getframe(1), bucket, site.mode, thread.config)
                     if call.tier == "compile" and variant is not None:
                         self._explain_disk(call, variant)
                 elif kernel is None:  # a jit_cache_hook took the launch away
@@ -345,6 +359,7 @@ class Phases:
                 call.leave(depth)
                 if kernel.module is not None:
                     self.loaded(kernel, name_of(jit))
+                    self._census.grid(kernel.hash)
                 if ours:
                     calls.close(call)
                 elif kernel.module is not None and call.mode == "launch" and not call.stack:

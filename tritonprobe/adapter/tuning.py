@@ -14,11 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tritonprobe.adapter.calls import Calls, OpenCall
+from tritonprobe.adapter.census import CensusRecorder
+from tritonprobe.adapter.encoding import describe_call
 from tritonprobe.adapter.kernels import Registry, jit_function
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.adapter.variants import text_of
 from tritonprobe.model import Trial, TrialOutcome, Tuning
+from tritonprobe.shapes.census_json import text_of_json
 
 MAX_TRIALS = 4096  # kept of one session
 _OUTCOME: dict[str, TrialOutcome] = {
@@ -31,9 +34,10 @@ _OUTCOME: dict[str, TrialOutcome] = {
 class Session:
     """One tuner looking for the winner of one key."""
 
-    __slots__ = ("end", "from_disk", "kept", "key", "raw_key", "start", "trials", "tuner")
+    __slots__ = ("call", "census", "end", "from_disk", "kept", "key", "measured", "raw_key", "start", "trials", "tuner")
 
-    def __init__(self, tuner: Any, key: Any) -> None:
+    def __init__(self, tuner: Any, key: Any, call: str, measured: bool, census: CensusRecorder) -> None:
+        """``call`` describes the arguments that it tunes with; ``census`` is told of the winner."""
         self.tuner = tuner
         self.raw_key = key
         self.key = text_of(key)
@@ -41,10 +45,15 @@ class Session:
         self.trials: list[Trial] = []
         self.kept: int | None = None  # configurations that pruning left, where it gave a list
         self.from_disk = False
+        self.call = call
+        self.measured = measured
+        self.census = census
 
     def result(self) -> Tuning:
         winner = None if self.raw_key is None else self.tuner.cache.get(self.raw_key)
         kept = len(self.trials) if self.kept is None else self.kept
+        if winner is not None:
+            self.census.tuned(self, winner)
         return Tuning(
             key=self.key,
             trials=tuple(self.trials),
@@ -57,13 +66,19 @@ class Session:
 
 class Tunings:
     def __init__(
-        self, registry: Registry, calls: Calls, enabled: Callable[[], bool], measures: Callable[[], bool]
+        self,
+        registry: Registry,
+        calls: Calls,
+        enabled: Callable[[], bool],
+        measures: Callable[[], bool],
+        census: CensusRecorder,
     ) -> None:
         """``measures()`` says whether a benchmark on this device means anything."""
         self._registry = registry
         self._calls = calls
         self._enabled = enabled
         self._measures = measures
+        self._census = census
 
     def install(self, patches: Patches) -> None:
         from triton.runtime.autotuner import Autotuner
@@ -91,7 +106,9 @@ class Tunings:
 
     def _begin(self, call: OpenCall, tuner: Any, args: tuple[Any, ...]) -> None:
         try:
-            call.session = Session(tuner, _key_of(tuner))
+            kwargs = args[0] if args and isinstance(args[0], dict) else {}
+            met = text_of_json({"arguments": describe_call({**(tuner.nargs or {}), **kwargs})})
+            call.session = Session(tuner, _key_of(tuner), met, self._measures(), self._census)
             call.reasons = (*call.reasons, f"no autotune winner yet for {call.session.key}")
             self._name_bucket(call, tuner, args)
         except Exception:
@@ -114,11 +131,13 @@ class Tunings:
             if not self._enabled():
                 return original(tuner, *args, config=config, **meta)
             thread = self._registry.thread
+            before, thread.config = thread.config, str(config)
             thread.trials += 1
             try:
                 return measured(tuner, *args, config=config, **meta)
             finally:
                 thread.trials -= 1
+                thread.config = before
 
         def measured(tuner: Any, /, *args: Any, config: Any, **meta: Any) -> Any:
             jit = jit_function(tuner)

@@ -12,9 +12,13 @@ from tritonprobe.cli.group import Verb, VerbGroup, show_version
 
 VERBS = (
     Verb("bench", "tritonprobe.cli.bench:bench", "Replay traces, make them up, and measure tritonprobe itself."),
+    Verb("bundle", "tritonprobe.cli.bundle:bundle", "Carry what was compiled to other machines: pack, show, install."),
+    Verb("census", "tritonprobe.cli.census:census", "Show, merge and compare what was recorded of launches."),
     Verb("demo", "tritonprobe.cli.demo:demo", "Serve, send traffic twice, and show what cold kernels cost."),
     Verb("off", "tritonprobe.cli.switching:off", "Take every patch back in a running program, and its children."),
     Verb("on", "tritonprobe.cli.switching:on", "Watch again what was switched off."),
+    Verb("prewarm", "tritonprobe.cli.prewarm:prewarm", "Compile what a census recorded, before a server needs it."),
+    Verb("ready", "tritonprobe.cli.ready:ready", "Ask whether a process takes traffic: an exec probe."),
     Verb("run", "tritonprobe.cli.run:run", "Run a command, count what Triton does in it, and serve the metrics."),
     Verb("serve", "tritonprobe.cli.serve:serve", "Serve the metrics of programs from their ledger directory."),
 )

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import click
 
-from tritonprobe.cli.group import one_line
+from tritonprobe.cli.census import load
+from tritonprobe.cli.group import BadInput, one_line
 from tritonprobe.cli.serve import Port, served_at
 from tritonprobe.cli.sidecar import Sidecar, start
 from tritonprobe.cli.summary import Counted
@@ -29,6 +30,7 @@ from tritonprobe.ledger.directory import Directory, DirectoryError, choose, leav
 from tritonprobe.ledger.fold import fold
 from tritonprobe.ledger.layout import FormatError
 from tritonprobe.ledger.reading import generation, ledger_files
+from tritonprobe.prewarming.keeper import collect
 from tritonprobe.settings import Settings
 
 NOT_FOUND, NOT_RUNNABLE = 127, 126
@@ -40,24 +42,42 @@ class Command:
     words: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Censuses:
+    """Files: which one the command's processes replay, and where theirs goes."""
+
+    replayed: Path | None
+    recorded: Path | None
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--port", type=Port, help="Where metrics are; 0: any free port.  [default: TRITONPROBE_PORT or 9464]")
 @click.option("--addr", help="On which address.  [default: TRITONPROBE_ADDR or 127.0.0.1]")
 @click.option("--dir", "named", metavar="DIR", help="Ledger directory.  [default: TRITONPROBE_DIR, or a fresh one]")
+@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Write the census of all processes.")
+@click.option("--prewarm", type=click.Path(path_type=Path), metavar="FILE", help="Replay this census before ready.")
 @click.argument("words", metavar="-- CMD [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(words: tuple[str, ...], port: int | None, addr: str | None, named: str | None) -> None:
+def run(
+    words: tuple[str, ...],
+    port: int | None,
+    addr: str | None,
+    named: str | None,
+    record: Path | None,
+    prewarm: Path | None,
+) -> None:
     """Runs a command and counts what Triton does in it and in its children, without a change to their code.
 
     Metrics are served by a process of its own while the command runs. Its exit code is the command's.
     """
     settings = served_at(addr, port)
+    census = Censuses(_replayed(prewarm), _recorded(record))
     command = Command(_program(words[0]), words)
     with signals_held() as signals:
         directory = None if settings.disabled else _directory(named, settings)
         if directory is None:
             ending = _supervise(command, _environment(), signals)
         else:
-            ending = _watched(command, directory, settings, signals)
+            ending = _watched(command, directory, settings, signals, census)
     raise click.exceptions.Exit(ending.code)
 
 
@@ -95,11 +115,26 @@ def _environment() -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _watched(command: Command, directory: Directory, settings: Settings, signals: Signals) -> Ending:
+def _replayed(path: Path | None) -> Path | None:
+    """A census that can be read, before a server starts without it. Raises BadInput."""
+    if path is not None:
+        load(path)
+    return None if path is None else path.absolute()
+
+
+def _recorded(path: Path | None) -> Path | None:
+    if path is not None and not path.absolute().parent.is_dir():
+        raise BadInput(f"--record {path}: {path.absolute().parent} is no folder")
+    return path
+
+
+def _watched(command: Command, directory: Directory, settings: Settings, signals: Signals, census: Censuses) -> Ending:
     path = directory.path
     reader = DirectoryReader(path, settings.series_budget)
     before, files = Counted.by(reader), _files(path)
     env = injected(_environment(), path)
+    if census.replayed is not None:
+        env["TRITONPROBE_PREWARM"] = str(census.replayed)
     serving = start(path, settings)
     if serving is not None:
         env["TRITONPROBE_PORT"] = "0"  # a program that serves itself, too, finds the port of its choice taken
@@ -119,8 +154,20 @@ def _watched(command: Command, directory: Directory, settings: Settings, signals
         leave(directory)
     else:
         _say(f"{Counted.by(reader).since(before)}{'' if serving is None else f'; metrics were at {serving.url}'}")
+        if census.recorded is not None:
+            _record(path, census.recorded)
         _leave(directory, ending)
     return ending
+
+
+def _record(directory: Path, target: Path) -> None:
+    found = collect(directory)
+    try:
+        found.save(target)
+    except OSError as error:
+        _say(f"--record {target}: {error.strerror}; no census was written")
+        return
+    _say(f"{target}: {len(found.entries):,} variants, {sum(found.launches.values()):,} launches recorded")
 
 
 def _supervise(

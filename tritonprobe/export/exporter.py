@@ -20,7 +20,9 @@ from tritonprobe.ledger.directory import DirectoryError, check_readable, is_lock
 from tritonprobe.ledger.layout import BASE_NAME, SUFFIX
 from tritonprobe.ledger.reading import ledger_files
 from tritonprobe.ledger.schema import READY
+from tritonprobe.prewarming.keeper import collect
 from tritonprobe.settings import Settings
+from tritonprobe.shapes.census import Census
 
 log = logging.getLogger("tritonprobe")
 
@@ -32,6 +34,7 @@ class Exported:
 
     def __init__(self, path: Path, settings: Settings) -> None:
         self.settings = settings
+        self._path = path
         self.ledger = DirectoryReader(path, settings.series_budget)
 
     @property
@@ -40,6 +43,14 @@ class Exported:
             if family.metric is READY:
                 return max((int(s.value * 1e9) for s in family.samples if isinstance(s, Sample)), default=None)
         return None
+
+    @property
+    def ready_because(self) -> str | None:
+        return None
+
+    def census(self) -> Census:
+        """Those of all processes of the directory, together."""
+        return collect(self._path)
 
     def fault(self, part: str) -> None:
         """A scrape that failed is not in the next one: these numbers are the program's."""

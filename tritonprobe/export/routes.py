@@ -3,7 +3,8 @@
 ==============  =========================================================================
 ``/``           these paths
 ``/metrics``    the ledger for Prometheus, as text or OpenMetrics
-``/ready``      200 once the process declared itself ready, 503 before; JSON
+``/ready``      200 once the process takes traffic, 503 before; JSON, with the reason and the prewarmed coverage
+``/census``     what was launched, how often and how cold, for ``tritonprobe prewarm``; JSON
 ``/report``     the report of whoever serves it, JSON; an exporter process has none
 ==============  =========================================================================
 """
@@ -18,7 +19,9 @@ from http import HTTPStatus
 from typing import Protocol
 
 from tritonprobe.export.prometheus import render
-from tritonprobe.ledger import Readable
+from tritonprobe.ledger import Readable, Sample
+from tritonprobe.ledger.schema import PREWARM_COVERAGE
+from tritonprobe.shapes.census import Census
 
 log = logging.getLogger("tritonprobe")
 
@@ -28,6 +31,7 @@ METHODS = ("GET", "HEAD")
 _PATHS = """tritonprobe
 /metrics  for Prometheus, as text or OpenMetrics
 /ready    200 once the process takes traffic, 503 before
+/census   what was launched, how often and how cold, JSON
 """
 _REPORT = "/report   what cold calls cost so far, JSON\n"
 _NO_REPORT = "no report here: single calls and requests stay in the probed process, where serve() answers /report"
@@ -40,6 +44,11 @@ class Probed(Protocol):
     def ledger(self) -> Readable: ...
     @property
     def ready_unix_ns(self) -> int | None: ...
+    @property
+    def ready_because(self) -> str | None:
+        """Why it is ready, or not yet, where there is more to say than whether `ready()` was called."""
+
+    def census(self) -> Census: ...
     def fault(self, part: str) -> None:
         """Counts a fault of ours. Never raises."""
 
@@ -79,7 +88,9 @@ def _answer(path: str, accept: str | None, source: Source) -> Response:
     if path == "/metrics":
         return Response(HTTPStatus.OK, *render(source.runtime.ledger, accept))
     if path == "/ready":
-        return _ready(source.runtime.ready_unix_ns)
+        return _ready(source.runtime)
+    if path == "/census":
+        return Response(HTTPStatus.OK, JSON, source.runtime.census().text().encode())
     if path == "/report" and source.report is not None:
         return _json(HTTPStatus.OK, source.report())
     paths = _PATHS if source.report is None else _PATHS + _REPORT
@@ -89,12 +100,26 @@ def _answer(path: str, accept: str | None, source: Source) -> Response:
     return _text(HTTPStatus.NOT_FOUND, f"{why}; {paths}")
 
 
-def _ready(unix_ns: int | None) -> Response:
+def _ready(runtime: Probed) -> Response:
+    unix_ns = runtime.ready_unix_ns
+    said: dict[str, object] = {"ready": unix_ns is not None}
     if unix_ns is None:
-        because = "tritonprobe.ready() was not called yet"
-        return _json(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "because": because})
-    because = "tritonprobe.ready() was called"
-    return _json(HTTPStatus.OK, {"ready": True, "because": because, "since_unix_seconds": unix_ns / 1e9})
+        said["because"] = runtime.ready_because or "tritonprobe.ready() was not called yet"
+    else:
+        said["because"] = runtime.ready_because or "tritonprobe.ready() was called"
+        said["since_unix_seconds"] = unix_ns / 1e9
+    coverage = _coverage(runtime.ledger)
+    if coverage is not None:
+        said["prewarm_coverage"] = coverage
+    return _json(HTTPStatus.OK if unix_ns is not None else HTTPStatus.SERVICE_UNAVAILABLE, said)
+
+
+def _coverage(ledger: Readable) -> float | None:
+    """What the gauge says; None where no census was replayed."""
+    for family in ledger.collect():
+        if family.metric is PREWARM_COVERAGE:
+            return next((sample.value for sample in family.samples if isinstance(sample, Sample)), None)
+    return None
 
 
 def _json(status: HTTPStatus, value: object) -> Response:

@@ -189,6 +189,12 @@ READY = Metric(
 STARTUP_COLD = Metric(
     "startup_cold_seconds", "gauge", "Wall time of cold calls before ready, by phase; frozen at ready.", ("phase",)
 )
+PREWARM_COVERAGE = Metric(
+    "prewarm_coverage_ratio",
+    "gauge",
+    "Share of the replayed census's launches whose variants are in memory since; absent without a census.",
+    merge="min",
+)
 AFTER_READY = Metric(
     "cold_calls_after_ready_total",
     "counter",
@@ -238,6 +244,7 @@ METRICS: tuple[Metric, ...] = (
     SLO_MISSES,
     READY,
     STARTUP_COLD,
+    PREWARM_COVERAGE,
     AFTER_READY,
     AFTER_READY_BY_KERNEL,
     SERIES_DROPPED,

@@ -1,0 +1,198 @@
+"""Ready: after the census is replayed, or when its time is over; and what a cold call is from then on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tritonprobe
+from tests.adapter.conftest import samples_of, total_of
+from tritonprobe import runtime as runtime_module
+from tritonprobe.export.routes import Source, respond
+from tritonprobe.runtime import ColdAfterReady, Runtime
+from tritonprobe.settings import Settings
+from tritonprobe.shapes.census import Census
+from tritonprobe.testing import compile_only
+
+pytest_plugins = ["pytester"]
+X = torch.empty(256)
+
+
+@pytest.fixture
+def census(tmp_path: Path, instrumented: Runtime, add: Any) -> Path:
+    """Of two variants; afterwards nothing is compiled, as in a new process."""
+    add(X, X, X, 64)
+    add(X, X, X, 63)
+    path = tmp_path / "census.json"
+    instrumented.census().save(path)
+    tritonprobe.uninstrument()
+    add.kernel.device_caches.clear()
+    return path
+
+
+@pytest.fixture
+def served(census: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Runtime]]:
+    """``served(...)``: a new runtime with these settings, instrumented, with an empty cache."""
+    made: list[Runtime] = []
+
+    def start(**settings: Any) -> Runtime:
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / f"cache-{len(made)}"))
+        fresh = Runtime(Settings(**settings))
+        made.append(fresh)
+        monkeypatch.setattr(runtime_module, "_current", fresh)
+        tritonprobe.instrument()
+        return fresh
+
+    with compile_only("cuda:90"):
+        yield start
+        for runtime in made:
+            runtime.adapter.uninstall()
+
+
+def ask(runtime: Runtime) -> tuple[int, dict[str, Any]]:
+    response = respond("/ready", None, Source(runtime))
+    return response.status, json.loads(response.body)
+
+
+def test_it_is_503_until_the_census_is_replayed_then_200_for_ever(
+    served: Callable[..., Runtime], census: Path, add: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = served(prewarm=str(census))
+    seen: list[tuple[int, dict[str, Any]]] = []
+    replay = runtime.prewarm
+
+    def prewarm(*args: Any, **kwargs: Any) -> Any:
+        seen.append(ask(runtime))
+        return replay(*args, **kwargs)
+
+    monkeypatch.setattr(runtime, "prewarm", prewarm)
+    assert ask(runtime) == (503, {"ready": False, "because": "tritonprobe.ready() was not called yet"})
+    tritonprobe.ready()
+    assert seen == [(503, {"ready": False, "because": f"prewarming from {census}"})]
+    status, said = ask(runtime)
+    assert (status, said["prewarm_coverage"]) == (200, 1.0)
+    assert said["because"] == f"prewarmed from {census}, coverage 100.0%"
+    add(X, X, X, 64)
+    assert total_of(runtime, "cold_calls_after_ready_total") == 0
+    add(X[1:], X, X, 64)  # nobody recorded that
+    assert total_of(runtime, "cold_calls_after_ready_total") == 1
+    assert ask(runtime)[0] == 200
+
+
+def test_without_a_census_it_is_ready_and_the_coverage_is_absent(served: Callable[..., Runtime]) -> None:
+    runtime = served()
+    tritonprobe.ready()
+    status, said = ask(runtime)
+    assert (status, said["because"]) == (200, "tritonprobe.ready() was called")
+    assert "prewarm_coverage" not in said
+    assert samples_of(runtime, "prewarm_coverage_ratio") == {}
+
+
+def test_the_timeout_fails_open_and_says_so(
+    served: Callable[..., Runtime], census: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = served(prewarm=str(census), ready_timeout=1e-9)
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):
+        tritonprobe.ready()
+    status, said = ask(runtime)
+    assert status == 200
+    assert said["because"] == "the ready_timeout of 0 s passed, at a coverage of 0.0%"
+    assert said["prewarm_coverage"] == 0.0
+    assert "ready though prewarming is not done" in caplog.text
+
+
+@pytest.mark.parametrize(("text", "says"), [(None, "No such file"), ("{}", "no census")])
+def test_a_census_that_cannot_be_read_keeps_no_server_down(
+    served: Callable[..., Runtime], tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, says: str
+) -> None:
+    path = tmp_path / "bad.json"
+    if text is not None:
+        path.write_text(text)
+    runtime = served(prewarm=str(path))
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):
+        tritonprobe.ready()
+    status, said = ask(runtime)
+    assert status == 200
+    assert said["because"].startswith(f"not prewarmed: TRITONPROBE_PREWARM: {path}: ")
+    assert says in caplog.text
+
+
+def test_a_cold_call_after_ready_is_a_line_with_its_reason(
+    served: Callable[..., Runtime], add: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    served()
+    add(X, X, X, 64)
+    tritonprobe.ready()
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):
+        add(X, X, X, 1)
+    (line,) = [record.getMessage() for record in caplog.records if "cold after ready" in record.getMessage()]
+    assert line.startswith("tritonprobe: tests.adapter.kernels.add_kernel n<=1 was cold after ready: compile, ")
+    assert line.endswith("n: %16 -> ==1")
+
+
+def test_in_tests_it_can_raise(served: Callable[..., Runtime], add: Any) -> None:
+    runtime = served(on_cold_after_ready="raise")
+    add(X, X, X, 64)
+    tritonprobe.ready()
+    add(X, X, X, 64)
+    with pytest.raises(ColdAfterReady, match="n: %16 -> other"):
+        add(X, X, X, 63)
+    add(X, X, X, 63)  # it is hot now
+    assert total_of(runtime, "cold_calls_after_ready_total") == 1
+    assert total_of(runtime, "errors_total") == 0
+
+
+def test_a_process_without_a_device_prewarms_nothing(census: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(Settings(prewarm=str(census)))
+    monkeypatch.setattr("tritonprobe.adapter.device.is_in_use", lambda: False)
+    runtime.ready()
+    assert runtime.prewarmed is None
+    assert ask(runtime)[0] == 200
+
+
+def test_prewarming_in_a_thread_leaves_the_others_their_launches(
+    served: Callable[..., Runtime], census: Path, add: Any
+) -> None:
+    runtime = served()
+    add(X, X, X, 64)
+    thread = threading.Thread(target=lambda: tritonprobe.prewarm(Census.load(census)))
+    thread.start()
+    for _ in range(500):
+        add(X, X, X, 64)
+    thread.join()
+    assert total_of(runtime, "launches_total") == 501
+
+
+def test_the_fixture_is_a_gate(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_gate="""
+        import torch, pytest, tritonprobe
+        from tests.adapter.kernels import add_kernel
+        from tritonprobe.testing import compile_only
+        X = torch.empty(64)
+
+        @pytest.fixture(scope="module", autouse=True)
+        def device():
+            with compile_only("cuda:90"):
+                tritonprobe.instrument()
+                add_kernel[(1,)](X, X, X, 64, BLOCK=64)
+                yield
+
+        def test_hot(no_cold_calls):
+            add_kernel[(1,)](X, X, X, 64, BLOCK=64)
+
+        def test_cold(no_cold_calls):
+            add_kernel[(1,)](X, X, X, 1, BLOCK=64)
+        """
+    )
+    plugin = ("-p", "tritonprobe.pytest_plugin", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(*plugin)
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*1 cold calls where none was allowed*", "*add_kernel n<=1: compile*n: %16 -> ==1*"])

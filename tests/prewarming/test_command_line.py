@@ -1,0 +1,165 @@
+"""Recorded by one program, compiled without a GPU, carried, installed, and hot in another: all by commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zstandard")
+
+from tests.export.exporters import exporter, get
+from tests.prewarming.caches import census_of
+from tritonprobe.shapes.census import Census
+
+ROOT = Path(__file__).parents[2]
+LAUNCHES = ("--", sys.executable, "-m", "tests.prewarming.launches")
+
+
+def tritonprobe(*words: str | Path, cache: Path | None = None, **settings: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "TRITONPROBE_DEVICE": "compile-only:cuda:90", **settings}
+    if cache is not None:
+        env["TRITON_CACHE_DIR"] = str(cache)
+    command = [sys.executable, "-m", "tritonprobe", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    census = tmp_path / "census.json"
+    done = tritonprobe("run", "--port", "0", "--record", census, *LAUNCHES, "64", "63", cache=tmp_path / "first")
+    assert done.returncode == 0, done.stderr
+    assert f"{census}: 2 variants, 2 launches recorded" in done.stderr
+    return census
+
+
+def test_from_a_record_to_a_hot_start(recorded: Path, tmp_path: Path) -> None:
+    build, there, bundle = tmp_path / "build", tmp_path / "there", tmp_path / "b.tpb"
+
+    done = tritonprobe("prewarm", recorded, "--target", "cuda:90", "--json", cache=build, TRITONPROBE_DEVICE="")
+    assert done.returncode == 1  # nobody allowed the package
+    (first, *_) = json.loads(done.stdout)["skipped"]
+    assert first["because"] == "module tests.adapter.kernels is not one that the program loaded; allow tests"
+
+    words = ("prewarm", recorded, "--target", "cuda:90", "--allow", "tests", "--budget", "2m")
+    done = tritonprobe(*words, cache=build, TRITONPROBE_DEVICE="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 variants in ")
+    assert done.stdout.endswith("100.0% of the recorded launches are covered\n")
+
+    assert tritonprobe("bundle", "pack", "-o", bundle, "--census", recorded, cache=build).returncode == 0
+    assert "2 kernels, 0 autotune results, a census" in tritonprobe("bundle", "show", bundle).stdout
+    done = tritonprobe("bundle", "install", bundle, "--target", "cuda:90", "--census", tmp_path / "c.json", cache=there)
+    assert done.stdout == "2 folders installed, 0 completed, 0 were there\n", done.stderr
+
+    hot = tmp_path / "hot.json"
+    done = tritonprobe("run", "--port", "0", "--record", hot, *LAUNCHES, "64", "63", cache=there)
+    assert "(2 disk)" in done.stderr, done.stderr
+    assert tritonprobe("census", "diff", tmp_path / "c.json", hot).returncode == 0
+
+
+def test_a_bundle_for_another_device_is_exit_code_2(recorded: Path, tmp_path: Path) -> None:
+    bundle, there = tmp_path / "b.tpb", tmp_path / "there"
+    assert tritonprobe("bundle", "pack", "-o", bundle, cache=tmp_path / "first").returncode == 0
+    done = tritonprobe("bundle", "install", bundle, "--target", "cuda:100", cache=there)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"Error: {bundle}: made for cuda:90, this is cuda:100: 0 of 2 entries would hit, so nothing was installed\n"
+    )
+    assert not there.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("census", "show", "none.json"), "none.json: No such file or directory"),
+        (("census", "show", "README.md"), "README.md: no census: Expecting value: line 1 column 1 (char 0)"),
+        (("bundle", "show", "README.md"), "README.md: no bundle, or a damaged one"),
+        (("bundle", "show", "none.tpb"), "none.tpb: No such file or directory"),
+        (("prewarm", "none.json"), "none.json: No such file or directory"),
+        (("run", "--prewarm", "none.json", "--", "true"), "none.json: No such file or directory"),
+        (("run", "--record", "no/such/f.json", "--", "true"), "no/such is no folder"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_and_exit_code_2(words: tuple[str, ...], says: str) -> None:
+    done = tritonprobe(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--target", "cuda:13"), "--target cuda:13"),
+        (("--budget", "soon"), "expected a time above 0, such as 60s"),
+        (("--cover", "2"), "2"),
+        (("--allow", "no_such_package_here"), "--allow no_such_package_here: cannot be imported"),
+    ],
+)
+def test_bad_options_of_prewarm_are_exit_code_2(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    census_of("add").save(tmp_path / "c.json")
+    done = tritonprobe("prewarm", tmp_path / "c.json", *options)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_censuses_are_merged_and_compared(tmp_path: Path) -> None:
+    one, two, both = tmp_path / "1.json", tmp_path / "2.json", tmp_path / "both.json"
+    census_of("add").save(one)
+    census_of("add", "mul").save(two)
+    assert tritonprobe("census", "merge", one, two, "-o", both).returncode == 0
+    assert Census.load(both).launches == {("m.add", "all"): 2, ("m.mul", "all"): 1}
+    done = tritonprobe("census", "diff", one, both)
+    assert done.returncode == 1
+    assert done.stdout.startswith("+ m.mul ")
+    shown = json.loads(tritonprobe("census", "show", both, "--json").stdout)
+    assert (shown["variants"], shown["launches"], len(shown["kernels"])) == (2, 3, 2)
+    assert "2 variants, 0 winners of autotuners, 3 launches" in tritonprobe("census", "show", both).stdout
+
+
+def test_a_killed_process_leaves_its_census_and_the_exporter_serves_all(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    program = (
+        "import tritonprobe, sys, time; tritonprobe.instrument(); sys.argv[1:] = [sys.argv[1]]\n"
+        "import tests.prewarming.launches; print('launched', flush=True); time.sleep(60)"
+    )
+    env = {
+        **os.environ,
+        "TRITONPROBE_DEVICE": "compile-only:cuda:90",
+        "TRITONPROBE_DIR": str(ledger),
+        "TRITON_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, n], cwd=ROOT, env=env, stdout=subprocess.PIPE) for n in "19"
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"launched\n"
+    deadline = time.monotonic() + 20
+    while len(list(ledger.glob("census-*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for process in processes:
+        process.kill()
+        process.wait()
+    with exporter(ledger) as up:
+        status, text = get(f"{up.url}/census")
+    assert status == 200
+    census = Census.parse(text)
+    assert len(census.entries) == 2
+    assert sum(census.launches.values()) == 2
+
+
+def test_the_exec_probe_asks_and_says_why(tmp_path: Path) -> None:
+    with exporter(tmp_path) as up:
+        done = tritonprobe("ready", "--url", f"{up.url}/ready")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: not ready: tritonprobe.ready() was not called yet\n"
+    assert "does not answer" in tritonprobe("ready", "--port", "1").stderr
+    assert tritonprobe("ready", "--url", "ftp://x").returncode == 2

@@ -1,0 +1,72 @@
+"""Censuses as Hypothesis makes them: few names, so that entries meet."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tritonprobe.model import TIERS
+from tritonprobe.shapes.census import Census, Entry, Environment, Tuned, smallest
+from tritonprobe.shapes.census_json import text_of_json
+
+names = st.sampled_from(["m.add", "m.mul"])
+words = st.text(max_size=6)
+counts = st.integers(0, 1 << 60)
+texts = st.lists(words, max_size=4).map(lambda found: smallest(tuple(found), ()))
+jsons = st.dictionaries(words, st.integers() | words | st.none(), max_size=2).map(text_of_json)
+environments = st.builds(
+    Environment,
+    triton=st.sampled_from(["3.6.0", "3.9.0"]),
+    triton_key=st.just("k"),
+    target=st.sampled_from(["cuda:90", "cuda:100"]),
+    ptxas=st.just("p"),
+    device=st.just("d"),
+    torch=st.none() | st.just("2.11.0"),
+    python=st.just("3.12.3"),
+    variables=st.just((("USE_IR_LOC", "1"),)),
+)
+cold = st.dictionaries(st.sampled_from(TIERS), st.tuples(st.integers(0, 99), counts), max_size=3).map(
+    lambda found: tuple((tier, *found[tier]) for tier in sorted(found))
+)
+entries = st.builds(
+    Entry,
+    kernel=names,
+    hash=st.sampled_from(["aa", "bb"]),
+    environment=st.sampled_from(["e1", "e2"]),
+    module=words,
+    qualname=words,
+    source=words,
+    inputs=jsons,
+    classes=st.lists(st.tuples(words, words), max_size=2).map(tuple),
+    keys=texts,
+    buckets=texts,
+    configs=texts,
+    calls=st.lists(jsons, max_size=2).map(lambda found: smallest(tuple(found), ())),
+    cold=cold,
+    launched=st.booleans(),
+    first_ns=counts,
+    last_ns=counts,
+)
+tunings = st.builds(
+    Tuned,
+    kernel=names,
+    environment=st.sampled_from(["e1", "e2"]),
+    key=st.sampled_from(['["a"]', '["b"]']),
+    winner=st.sampled_from(['"c1"', '"c2"']),
+    module=words,
+    qualname=words,
+    source=words,
+    call=jsons,
+    measured=st.booleans(),
+    sessions=st.integers(0, 99),
+    ns=counts,
+    first_ns=counts,
+    last_ns=counts,
+)
+censuses = st.builds(
+    Census.of,
+    st.lists(environments, max_size=2),
+    st.lists(entries, max_size=4),
+    st.lists(tunings, max_size=3),
+    st.dictionaries(st.tuples(names, words), st.integers(1, 1 << 60), max_size=4),
+    st.dictionaries(st.sampled_from(["variants", "calls"]), st.integers(1, 99), max_size=2),
+)

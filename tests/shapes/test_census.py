@@ -1,0 +1,118 @@
+"""The census: a format that comes back as it went, a merge whose order plays no part, and files that are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.shapes.censuses import censuses
+from tritonprobe.shapes.census import Census, CensusError, Entry, diff, merge
+
+
+def entry(kernel: str = "m.add", hash: str = "aa", **more: Any) -> Entry:  # noqa: A002
+    fields: dict[str, Any] = {"environment": "e", "module": "m", "qualname": "add", "source": "s", "inputs": "{}"}
+    return Entry(kernel, hash, **{**fields, "classes": (("x", "*fp32 %16"),), **more})
+
+
+@given(censuses)
+def test_what_is_written_comes_back(census: Census) -> None:
+    assert Census.parse(census.text()) == census
+
+
+@given(censuses, censuses)
+def test_merging_is_commutative(one: Census, other: Census) -> None:
+    assert merge(one, other).text() == merge(other, one).text()
+
+
+@given(censuses, censuses, censuses)
+def test_merging_is_associative(one: Census, two: Census, three: Census) -> None:
+    assert merge(merge(one, two), three).text() == merge(one, merge(two, three)).text() == merge(one, two, three).text()
+
+
+@given(censuses)
+def test_nothing_added_is_nothing_changed(census: Census) -> None:
+    assert merge(census, Census()) == census
+    assert diff(census, census).same_variants
+
+
+def test_counts_add_up_and_times_span() -> None:
+    one = Census.of(entries=[entry(cold=(("compile", 1, 10),), first_ns=5, last_ns=6)], launches={("m.add", "all"): 2})
+    two = Census.of(entries=[entry(cold=(("compile", 2, 7),), first_ns=3, last_ns=4)], launches={("m.add", "all"): 3})
+    both = merge(one, two)
+    (met,) = both.entries.values()
+    assert (met.cold, met.first_ns, met.last_ns) == ((("compile", 3, 17),), 3, 6)
+    assert both.launches == {("m.add", "all"): 5}
+
+
+def test_launches_of_a_bucket_are_shared_by_the_variants_in_it() -> None:
+    census = Census.of(
+        entries=[entry(hash="aa", buckets=("n<=64",)), entry(hash="bb", buckets=("n<=64", "n<=128"))],
+        launches={("m.add", "n<=64"): 10, ("m.add", "n<=128"): 1},
+    )
+    assert sorted(census.weights().values()) == [5.0, 6.0]
+
+
+def test_a_diff_names_what_came_and_went() -> None:
+    before = Census.of(entries=[entry(hash="aa"), entry(hash="bb")], launches={("m.add", "all"): 2})
+    after = Census.of(entries=[entry(hash="bb"), entry(hash="cc")], launches={("m.add", "all"): 5})
+    found = diff(before, after)
+    assert ([e.hash for e in found.new], [e.hash for e in found.gone]) == (["cc"], ["aa"])
+    assert found.launches == {("m.add", "all"): (2, 5)}
+
+
+@given(censuses, st.data())
+def test_any_damage_is_refused_or_is_none(census: Census, data: st.DataObject) -> None:
+    text = census.text()
+    at = data.draw(st.integers(0, len(text) - 1))
+    damaged = text[:at] + data.draw(st.sampled_from(["", "x", "{", "]", "1", '"', "null"])) + text[at + 1 :]
+    with contextlib.suppress(CensusError):
+        Census.parse(damaged)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    ),
+    st.sampled_from(["environments", "entries", "tunings", "launches", "dropped"]),
+)
+def test_any_json_in_any_place_is_taken_or_refused(found: Any, place: str) -> None:
+    document = {**json.loads(Census().text()), place: found}
+    with contextlib.suppress(CensusError):
+        Census.parse(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": 2}, "census version 2: this tritonprobe reads version 1"),
+        ({"format": "trace"}, 'no census: "format" is not "tritonprobe census"'),
+        ({"entries": {}}, "entries: expected a list"),
+        ({"entries": [5]}, r"entries\[0\]: expected an object"),
+        ({"launches": {"m.add": {"all": -1}}}, "launches.m.add.all: expected a whole number, 0 or more"),
+        ({"launches": {"m.add": {"all": 1.5}}}, "launches.m.add.all: expected a whole number"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_the_place(change: Any, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "census.json"
+    file.write_text(json.dumps({**json.loads(Census().text()), **change}))
+    with pytest.raises(CensusError, match=says) as caught:
+        Census.load(file)
+    assert str(caught.value).startswith(f"{file}: ")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CensusError, match="No such file"):
+        Census.load(tmp_path / "none.json")
+    (tmp_path / "noise.json").write_bytes(b"\xff\x00")
+    with pytest.raises(CensusError, match="no census"):
+        Census.load(tmp_path / "noise.json")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(CensusError, match="no census"):
+        Census.load(tmp_path / "deep.json")

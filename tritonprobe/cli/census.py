@@ -1,0 +1,153 @@
+"""``tritonprobe census``: show, merge and compare censuses. Reads and writes files; the format is `shapes.census`'s."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritonprobe.cli.group import BadInput, Complaint
+from tritonprobe.shapes.census import Census, CensusError, Entry, diff, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tritonprobe.shapes.census import Tuned
+
+_FILE = click.Path(path_type=Path)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
+MOST = 50
+"""Rows of a table."""
+
+
+@click.group()
+def census() -> None:
+    """Show, merge and compare censuses: what was launched, how often and how cold."""
+
+
+def load(path: Path) -> Census:
+    """Raises BadInput."""
+    try:
+        return Census.load(path)
+    except CensusError as error:
+        raise BadInput(str(error)) from None
+
+
+@census.command()
+@click.argument("path", metavar="FILE", type=_FILE)
+@_json
+def show(path: Path, as_json: bool) -> None:
+    """What is in a census: kernels, variants, launches and what was cold."""
+    found = load(path)
+    rows = sorted(_rows(found), key=lambda row: (-row["cold_seconds"], row["kernel"]))
+    if as_json:
+        click.echo(json.dumps({**_totals(found), "kernels": rows}, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("kernel", "variants", "buckets", "launches", "cold calls", "cold s"):
+        table.add_column(name, justify="left" if name == "kernel" else "right", overflow="fold")
+    for row in rows[:MOST]:
+        numbers = (row["variants"], row["buckets"], row["launches"], row["cold_calls"])
+        table.add_row(row["kernel"], *(f"{number:,}" for number in numbers), f"{row['cold_seconds']:,.2f}")
+    Console().print(table)
+    if len(rows) > MOST:
+        click.echo(f"... and {len(rows) - MOST} kernels more (--json lists all)")
+    for environment in found.environments.values():
+        click.echo(f"recorded with Triton {environment.triton} on {environment.device}, Python {environment.python}")
+    totals = _totals(found)
+    click.echo(
+        f"{totals['variants']:,} variants, {totals['winners']:,} winners of autotuners, {totals['launches']:,} launches"
+    )
+    for what, count in sorted(found.dropped.items()):
+        click.echo(f"left out: {count:,} {what}")
+
+
+@census.command("merge")
+@click.argument("paths", metavar="FILES...", type=_FILE, nargs=-1, required=True)
+@click.option("-o", "--output", type=_FILE, required=True, help="Where the merged census goes.", metavar="FILE")
+def merge_(paths: tuple[Path, ...], output: Path) -> None:
+    """Add censuses up: of processes, of pods, of days. The order does not matter."""
+    save(merge(*(load(path) for path in paths)), output)
+
+
+@census.command("diff")
+@click.argument("before", type=_FILE)
+@click.argument("after", type=_FILE)
+@_json
+def diff_(before: Path, after: Path, as_json: bool) -> None:
+    """What AFTER has that BEFORE has not, and the other way round. Exit code 1 if their variants differ."""
+    found = diff(load(before), load(after))
+    lists: list[tuple[str, Iterable[Entry | Tuned]]] = [
+        ("new", found.new),
+        ("gone", found.gone),
+        ("new_winners", found.new_tunings),
+        ("gone_winners", found.gone_tunings),
+    ]
+    if as_json:
+        moved = [{"kernel": k, "bucket": b, "before": n, "after": m} for (k, b), (n, m) in found.launches.items()]
+        click.echo(json.dumps({**{n: [_named(e) for e in es] for n, es in lists}, "launches": moved}, indent=1))
+    else:
+        for name, entries in lists:
+            for entry in entries:
+                click.echo(f"{'+' if name.startswith('new') else '-'} {_named(entry)}")
+        click.echo(f"{len(found.launches):,} buckets with other launch counts")
+    raise click.exceptions.Exit(0 if found.same_variants else 1)
+
+
+def save(found: Census, output: Path) -> None:
+    """Writes a census and says what is in it. Raises Complaint."""
+    try:
+        found.save(output)
+    except OSError as error:
+        raise Complaint(f"{output}: {error.strerror}") from None
+    totals = _totals(found)
+    click.echo(f"{output}: {totals['variants']:,} variants, {totals['launches']:,} launches", err=True)
+
+
+def _named(entry: Entry | Tuned) -> str:
+    if isinstance(entry, Entry):
+        return f"{entry.kernel} {entry.hash[:12]} ({', '.join(f'{n}: {c}' for n, c in entry.classes)})"
+    return f"{entry.kernel} {entry.key}: {json.loads(entry.winner)}"
+
+
+def _totals(found: Census) -> dict[str, Any]:
+    return {
+        "variants": len(found.entries),
+        "winners": len(found.tunings),
+        "launches": sum(found.launches.values()),
+        "dropped": dict(found.dropped),
+    }
+
+
+def _rows(found: Census) -> list[dict[str, Any]]:
+    variants = Counter(entry.kernel for entry in found.entries.values())
+    launches: Counter[str] = Counter()
+    buckets: Counter[str] = Counter()
+    for (kernel, _), count in found.launches.items():
+        launches[kernel] += count
+        buckets[kernel] += 1
+    calls: Counter[str] = Counter()
+    cold: Counter[str] = Counter()
+    for entry in found.entries.values():
+        calls[entry.kernel] += sum(count for _, count, _ in entry.cold)
+        cold[entry.kernel] += sum(ns for _, _, ns in entry.cold)
+    for tuned in found.tunings.values():
+        calls[tuned.kernel] += tuned.sessions
+        cold[tuned.kernel] += tuned.ns
+    return [
+        {
+            "kernel": kernel,
+            "variants": variants[kernel],
+            "buckets": buckets[kernel],
+            "launches": launches[kernel],
+            "cold_calls": calls[kernel],
+            "cold_seconds": cold[kernel] / 1e9,
+        }
+        for kernel in sorted({*variants, *launches})
+    ]

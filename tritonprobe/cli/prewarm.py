@@ -1,0 +1,169 @@
+"""``tritonprobe prewarm CENSUS``: compile a census's variants into Triton's cache folder, before a server needs them.
+
+With ``--target`` it needs no GPU (an image build); without, it uses the machine's, and builds launchers and loads
+modules as well. Reads flags, shows progress and the result; the work is `tritonprobe.prewarming`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tritonprobe.cli.census import load
+from tritonprobe.cli.group import BadInput
+
+if TYPE_CHECKING:
+    from tritonprobe.prewarming import Prewarmed
+    from tritonprobe.prewarming.run import Progress
+    from tritonprobe.shapes.census import Census
+
+INTERRUPTED = 130
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+class Seconds(click.ParamType[float]):
+    """``60s``, ``5m``, ``90``."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", str(value))
+        if match is None or float(match[1]) <= 0:
+            self.fail(f"{value!r}: expected a time above 0, such as 60s or 5m", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
+
+
+@click.command()
+@click.argument("path", metavar="CENSUS", type=click.Path(path_type=Path))
+@click.option("--target", help="Compile for this device without a GPU: cuda:80, cuda:90 or cuda:100.")
+@click.option("--budget", type=Seconds(), help="Stop after this long, e.g. 60s.")
+@click.option(
+    "--cover",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.999,
+    show_default=True,
+    help="Share of the recorded stall to save.",
+)
+@click.option("--threads", type=click.IntRange(1, 256), help="Compile so many at once.  [default: cores, up to 16]")
+@click.option(
+    "--allow",
+    "modules",
+    multiple=True,
+    metavar="PACKAGE",
+    help="Import this package to find the census's kernels; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the summary.")
+@click.pass_context
+def prewarm(
+    ctx: click.Context,
+    path: Path,
+    target: str | None,
+    budget: float | None,
+    cover: float,
+    threads: int | None,
+    modules: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Compile what a CENSUS recorded, into Triton's cache folder (TRITON_CACHE_DIR).
+
+    Kernels are imported only from the packages named with --allow. What is stale is named and skipped. Ctrl-C keeps
+    what is done (exit code 130). Exit code 1: nothing of the census can be prewarmed here.
+    """
+    census = load(path)
+    _import(modules)
+    with ExitStack() as stack:
+        _device(stack, target)
+        progress = stack.enter_context(_bar())
+        result = _run(census, cover, budget, threads, modules, progress)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(result), indent=1))
+    else:
+        _print(result)
+    if result.stopped == "interrupt":
+        ctx.exit(INTERRUPTED)
+    ctx.exit(1 if result.planned and not (result.replayed or result.there_before) else 0)
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    """Imports what was allowed now: a kernel's module may need its package's start."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise BadInput(f"--allow {name}: cannot be imported ({type(error).__name__}: {error})") from None
+
+
+def _device(stack: ExitStack, target: str | None) -> None:
+    from tritonprobe.settings import SettingError
+    from tritonprobe.testing import compile_only
+
+    if target is None:
+        from tritonprobe.adapter.device import has_gpu
+
+        if not has_gpu():
+            raise BadInput("this machine has no GPU that torch can use: name the device with --target, e.g. cuda:90")
+        return
+    try:
+        stack.enter_context(compile_only(target))
+    except SettingError as error:
+        raise BadInput(f"--target {target}: {error}") from None
+
+
+def _run(
+    census: Census,
+    cover: float,
+    budget: float | None,
+    threads: int | None,
+    modules: tuple[str, ...],
+    progress: Progress,
+) -> Prewarmed:
+    from tritonprobe.adapter.core import UnsupportedTriton
+    from tritonprobe.runtime import current
+
+    try:
+        return current().prewarm(
+            census, cover=cover, budget=budget, threads=threads, modules=modules, expand=True, progress=progress
+        )
+    except UnsupportedTriton as error:
+        raise BadInput(str(error)) from None
+    except RuntimeError as error:  # Triton's own: no driver
+        raise BadInput(f"no device: {error}; name one with --target, e.g. cuda:90") from None
+
+
+def _print(result: Prewarmed) -> None:
+    because: dict[tuple[str, str], int] = {}
+    for skipped in result.skipped:
+        because[skipped.kernel, skipped.because] = because.get((skipped.kernel, skipped.because), 0) + 1
+    for (kernel, why), count in sorted(because.items()):
+        click.echo(f"skipped {kernel}{f' ({count} times)' if count > 1 else ''}: {why}")
+    more = f"; {result.configurations:,} for autotuners that are yet to choose" if result.configurations else ""
+    coverage = "" if result.coverage is None else f"; {result.coverage:.1%} of the recorded launches are covered"
+    click.echo(
+        f"{result.replayed:,} variants in {result.seconds:.1f} s, {result.there_before:,} were there, "
+        f"{len(result.skipped):,} skipped, {result.left_out:,} left out{more}{coverage}"
+    )
+    if result.stopped is not None:
+        click.echo(f"stopped by {'Ctrl-C' if result.stopped == 'interrupt' else 'the deadline'}; what is done is kept")
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """A bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("prewarming", total=None)
+        yield lambda done, total, kernel: bar.update(task, completed=done, total=total, description=kernel[-40:])

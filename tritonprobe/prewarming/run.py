@@ -1,0 +1,248 @@
+"""Carries out a plan in this process: in threads, under a deadline, and whatever stops it, what is done stays done.
+
+Threads, since Triton's compiler, ptxas and gcc leave the interpreter lock: sixteen of them compile four times as fast
+as one (docs/prewarm.md). Each variant is one task; the calling thread does what Triton takes no lock for. A stale entry
+is named and skipped, a failing one too. Ctrl-C and the deadline stop handing tasks out; those under way are finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritonprobe.prewarming.plan import Plan, Task, make_plan, untuned, winners
+from tritonprobe.shapes.census import Census, Entry
+
+if TYPE_CHECKING:
+    from tritonprobe.adapter.core import Adapter
+    from tritonprobe.adapter.replay import Replay
+
+log = logging.getLogger("tritonprobe")
+
+MAX_THREADS = 16
+Progress = Callable[[int, int, str], None]
+"""Told of variants done, of all that are planned, and of the kernel that was done last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    kernel: str
+    because: str
+
+
+@dataclass(slots=True)
+class Prewarmed:
+    """What came of it. ``coverage`` is the share of the census's launches whose variants are there now."""
+
+    planned: int = 0
+    replayed: int = 0
+    there_before: int = 0
+    winners: int = 0
+    configurations: int = 0
+    """Binaries for tuners that are yet to choose, beside the recorded ones."""
+    left_out: int = 0
+    unneeded: int = 0
+    skipped: list[Skipped] = field(default_factory=list)
+    seconds: float = 0.0
+    coverage: float | None = None
+    stopped: str | None = None
+    """``deadline`` or ``interrupt``, if something of the plan was not begun for that."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the plan that can be done here is done."""
+        return self.stopped is None
+
+
+def run(
+    census: Census,
+    adapter: Adapter,
+    *,
+    cover: float = 1.0,
+    budget: float | None = None,
+    timeout: float | None = None,
+    threads: int | None = None,
+    modules: Collection[str] = (),
+    load: bool = True,
+    expand: bool = False,
+    progress: Progress | None = None,
+) -> Prewarmed:
+    """Replays `census` on Triton's active device.
+
+    ``budget`` is in seconds: the plan leaves out what does not fit. ``timeout`` is when to stop in any case. With
+    ``expand`` a kernel whose tuner chose where nothing can be measured is compiled in all of its configurations.
+
+    Raises ValueError for a bad `cover`, RuntimeError while a stream captures, and what Triton raises without a device.
+    """
+    from tritonprobe.adapter.device import is_capturing
+    from tritonprobe.adapter.replay import Replay
+
+    begin = time.monotonic()
+    if is_capturing():
+        raise RuntimeError("prewarm loads modules, which breaks the graph that is being captured: call it before")
+    workers = threads or min(MAX_THREADS, len(os.sched_getaffinity(0)))
+    replay = Replay(adapter, census, modules)
+    budget_ns = None if budget is None else int(budget * 1e9)
+    plan = make_plan(census, cover=cover, budget_ns=budget_ns, workers=workers, on_disk=_on_disk())
+    result = Prewarmed(planned=len(plan.tasks), left_out=len(plan.left_out), unneeded=len(plan.unneeded))
+    run_ = _Run(replay, result, _deadline(begin, budget, timeout), load, progress)
+    run_.expanded = untuned(census) if expand else frozenset()
+    try:
+        run_.tasks(_ready_to_go(plan, replay, result), len(plan.tasks), workers)
+        run_.take_over(census)
+    except KeyboardInterrupt:
+        result.stopped = "interrupt"
+    result.configurations = len(run_.configurations - {entry.hash for entry in census.entries.values()})
+    result.coverage = coverage(census, plan, replay, run_.there)
+    result.seconds = time.monotonic() - begin
+    for skipped in result.skipped:
+        log.info("tritonprobe: prewarm skipped %s: %s", skipped.kernel, skipped.because)
+    return result
+
+
+def _deadline(begin: float, *seconds: float | None) -> float | None:
+    return min((begin + each for each in seconds if each is not None), default=None)
+
+
+def coverage(census: Census, plan: Plan, replay: Replay, there: Collection[tuple[str, ...]]) -> float | None:
+    """The share of the launches on this target that `there` stands for; None if the census has none for it."""
+    weights = census.weights()
+    unneeded = {entry.identity for entry in plan.unneeded}
+    mine = [e for k, e in census.entries.items() if k not in unneeded and replay.of_this_target(e)]
+    if not mine:
+        return None
+    if not any(weights[e.identity] for e in mine):
+        weights = dict.fromkeys(weights, 1.0)
+    whole = sum(weights[e.identity] for e in mine)
+    return sum(weights[e.identity] for e in mine if e.identity in there) / whole
+
+
+class _Run:
+    """One run's tasks, deadline and account."""
+
+    def __init__(
+        self, replay: Replay, result: Prewarmed, deadline: float | None, load: bool, progress: Progress | None
+    ) -> None:
+        from tritonprobe.adapter.device import elsewhere
+
+        self._replay = replay
+        self._result = result
+        self._deadline = deadline
+        self._load = load
+        self._progress = progress
+        self._go_there = elsewhere()
+        self._done = 0
+        self.there: set[tuple[str, ...]] = set()
+        self.configurations: set[str] = set()  # hashes; one operation of a set is safe on any thread
+        self.expanded: frozenset[str] = frozenset()  # kernels whose entries are compiled in every configuration
+
+    def tasks(self, tasks: Iterator[list[Entry]], total: int, workers: int) -> None:
+        """Replays each list of entries, which are one binary, as one task."""
+        loads_there = self._load and self._go_there is not None
+        executor = ThreadPoolExecutor(workers, "tritonprobe-prewarm", self._go_there or (lambda: None))
+        under_way: dict[Future[list[bool]], list[Entry]] = {}
+        try:
+            for entries in tasks:
+                if self._late():
+                    break
+                under_way[executor.submit(self._one, entries, loads_there)] = entries
+                # A short queue: what the deadline or Ctrl-C finds in it is not begun any more.
+                while len(under_way) >= 2 * workers:
+                    self._collect(under_way, total)
+            while under_way:
+                self._collect(under_way, total)
+        finally:
+            for future in under_way:
+                future.cancel()
+            executor.shutdown(wait=True)
+            for future in [f for f in under_way if not f.cancelled()]:
+                self._account(future, under_way.pop(future), total)
+
+    def take_over(self, census: Census) -> None:
+        from tritonprobe.adapter.replay import Stale
+
+        for tuned in winners(census):
+            try:
+                self._result.winners += self._replay.take_over(tuned)
+            except Stale as stale:
+                self._result.skipped.append(Skipped(f"{tuned.kernel} (winner for {tuned.key})", str(stale)))
+
+    def _one(self, entries: list[Entry], load: bool) -> list[bool]:
+        done = [self._replay.replay(entry, load) for entry in entries]
+        if entries[0].kernel in self.expanded:
+            self.configurations |= self._replay.expand(entries[0])
+        return done
+
+    def _late(self) -> bool:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._result.stopped = "deadline"
+            return True
+        return False
+
+    def _collect(self, under_way: dict[Future[list[bool]], list[Entry]], total: int) -> None:
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        done, _ = wait(under_way, timeout=left, return_when=FIRST_COMPLETED)
+        if not done and self._late():
+            for future in [f for f in under_way if f.cancel()]:
+                del under_way[future]
+            done, _ = wait(under_way)
+        for future in done:
+            self._account(future, under_way.pop(future), total)
+
+    def _account(self, future: Future[list[bool]], entries: list[Entry], total: int) -> None:
+        from tritonprobe.adapter.replay import Stale
+
+        self._done += len(entries)
+        try:
+            fresh = future.result()
+            if self._load and self._go_there is None:
+                fresh = [self._replay.replay(entry) or was for entry, was in zip(entries, fresh, strict=True)]
+        except Stale as stale:
+            self._result.skipped.append(Skipped(entries[0].kernel, str(stale)))
+        except Exception as error:
+            said = str(error).strip().partition("\n")[0][:200]
+            self._result.skipped.append(Skipped(entries[0].kernel, f"{type(error).__name__}: {said}"))
+        else:
+            self._result.replayed += sum(fresh)
+            self._result.there_before += len(fresh) - sum(fresh)
+            self.there.update(entry.identity for entry in entries)
+        if self._progress is not None:
+            self._progress(self._done, total, entries[0].kernel)
+
+
+def _ready_to_go(plan: Plan, replay: Replay, result: Prewarmed) -> Iterator[list[Entry]]:
+    """The plan's entries in their order, those of one binary together; stale ones are named and left out."""
+    from tritonprobe.adapter.replay import Stale
+
+    alike: dict[str, list[Task]] = {}
+    for task in plan.tasks:
+        alike.setdefault(task.entry.hash, []).append(task)
+    for tasks in alike.values():
+        good: list[Entry] = []
+        for task in tasks:
+            try:
+                replay.prepare(task.entry)
+                good.append(task.entry)
+            except Stale as stale:
+                result.skipped.append(Skipped(task.entry.kernel, str(stale)))
+        if good:
+            yield good
+
+
+def _on_disk() -> Callable[[Entry], bool]:
+    """Whether Triton's cache folder has an entry's binary, as far as its folder tells."""
+    from tritonprobe.adapter.diskkey import cache_folder, entry_folder
+
+    folder = cache_folder()
+
+    def there(entry: Entry) -> bool:
+        name = entry_folder(entry.hash)
+        return folder is not None and name is not None and Path(folder, name).is_dir()
+
+    return there

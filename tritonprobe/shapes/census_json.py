@@ -1,0 +1,282 @@
+"""The census as JSON: what docs/census.md describes, written and read. Pure but for reading one file.
+
+A document that cannot be used is refused with the place in it that is wrong, and a version that is not ours by number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tritonprobe.model import TIERS
+from tritonprobe.shapes.census import Census, CensusError, Entry, Environment, Texts, Tuned, smallest
+
+FORMAT = "tritonprobe census"
+VERSION = 1
+MAX_FILE = 1 << 28
+"""Bytes of a file that is read at all: a merge of many processes, and far more than one of them may have."""
+
+
+def load(path: Path) -> Census:
+    """Raises CensusError with the file's name."""
+    try:
+        with path.open("rb") as file:
+            found = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise CensusError(f"{path}: {error.strerror}") from None
+    if len(found) > MAX_FILE:
+        raise CensusError(f"{path}: more than {MAX_FILE >> 20} MiB is no census")
+    try:
+        return parse(found)
+    except CensusError as error:
+        raise CensusError(f"{path}: {error}") from None
+
+
+def parse(found: str | bytes) -> Census:
+    """Raises CensusError."""
+    try:
+        document = json.loads(found)
+    except RecursionError:
+        raise CensusError("no census: nested too deeply") from None
+    except ValueError as error:
+        raise CensusError(f"no census: {error}") from None
+    return _Reader(document).census()
+
+
+def text(census: Census) -> str:
+    """One line of JSON; the same census is always the same text."""
+    return json.dumps(document(census), separators=(",", ":"), sort_keys=True) + "\n"
+
+
+def document(census: Census) -> dict[str, Any]:
+    launches: dict[str, dict[str, int]] = {}
+    for (kernel, bucket), n in census.launches.items():
+        launches.setdefault(kernel, {})[bucket] = n
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "environments": [environment_to(e) for _, e in sorted(census.environments.items())],
+        "entries": [_entry(entry) for _, entry in sorted(census.entries.items())],
+        "tunings": [_tuned(tuned) for _, tuned in sorted(census.tunings.items())],
+        "launches": launches,
+        "dropped": dict(census.dropped),
+    }
+
+
+def text_of_json(value: Any) -> str:
+    """JSON as the census keeps it: one text for one value. Raises ValueError on what JSON cannot say."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, allow_nan=False)
+
+
+def environment_to(e: Environment) -> dict[str, Any]:
+    """The environment as JSON."""
+    return {
+        "triton": e.triton,
+        "triton_key": e.triton_key,
+        "target": e.target,
+        "ptxas": e.ptxas,
+        "device": e.device,
+        "torch": e.torch,
+        "python": e.python,
+        "variables": dict(e.variables),
+    }
+
+
+def _entry(e: Entry) -> dict[str, Any]:
+    return {
+        "kernel": e.kernel,
+        "hash": e.hash,
+        "environment": e.environment,
+        "module": e.module,
+        "qualname": e.qualname,
+        "source": e.source,
+        "inputs": json.loads(e.inputs),
+        "classes": [list(pair) for pair in e.classes],
+        "keys": list(e.keys),
+        "buckets": list(e.buckets),
+        "configs": list(e.configs),
+        "calls": [json.loads(call) for call in e.calls],
+        "cold": {tier: {"calls": count, "ns": ns} for tier, count, ns in e.cold},
+        "launched": e.launched,
+        "first_ns": e.first_ns,
+        "last_ns": e.last_ns,
+    }
+
+
+def _tuned(t: Tuned) -> dict[str, Any]:
+    return {
+        "kernel": t.kernel,
+        "environment": t.environment,
+        "module": t.module,
+        "qualname": t.qualname,
+        "source": t.source,
+        "key": json.loads(t.key),
+        "winner": json.loads(t.winner),
+        "call": json.loads(t.call),
+        "measured": t.measured,
+        "sessions": t.sessions,
+        "ns": t.ns,
+        "first_ns": t.first_ns,
+        "last_ns": t.last_ns,
+    }
+
+
+class _Reader:
+    """Takes a parsed document apart and names the first thing in it that is not what it should be."""
+
+    def __init__(self, document: Any) -> None:
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise CensusError(f'no census: "format" is not "{FORMAT}"')
+        version = document.get("version")
+        if version != VERSION:
+            raise CensusError(
+                f"census version {str(version)[:20]}: this tritonprobe reads version {VERSION}; upgrade it"
+            )
+        self._document = document
+
+    def census(self) -> Census:
+        return Census.of(
+            [environment_from(at, e) for at, e in self._rows("environments")],
+            [self._entry(at, e) for at, e in self._rows("entries")],
+            [self._tuned(at, t) for at, t in self._rows("tunings")],
+            {
+                (kernel, bucket): _whole(f"launches.{kernel}.{bucket}", n)
+                for kernel, buckets in self._table(self._document, "launches", "launches").items()
+                for bucket, n in self._table({"_": buckets}, "_", f"launches.{kernel}").items()
+            },
+            {
+                what: _whole(f"dropped.{what}", n)
+                for what, n in self._table(self._document, "dropped", "dropped").items()
+            },
+        )
+
+    def _rows(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        rows = self._document.get(name)
+        if not isinstance(rows, list):
+            raise CensusError(f"{name}: expected a list")
+        for i, row in enumerate(rows):
+            if not isinstance(row, dict):
+                raise CensusError(f"{name}[{i}]: expected an object")
+            yield f"{name}[{i}]", row
+
+    @staticmethod
+    def _table(row: dict[str, Any], name: str, at: str) -> dict[str, Any]:
+        table = row.get(name)
+        if not isinstance(table, dict):
+            raise CensusError(f"{at}: expected an object")
+        return table
+
+    def _entry(self, at: str, row: dict[str, Any]) -> Entry:
+        calls = row.get("calls")
+        if not isinstance(calls, list) or not isinstance(row.get("inputs"), dict):
+            raise CensusError(f"{at}: expected inputs, an object, and calls, a list")
+        return Entry(
+            kernel=_text(at, row, "kernel"),
+            hash=_text(at, row, "hash"),
+            environment=_text(at, row, "environment"),
+            module=_text(at, row, "module"),
+            qualname=_text(at, row, "qualname"),
+            source=_text(at, row, "source"),
+            inputs=_json(at, row["inputs"]),
+            classes=_pairs(at, row, "classes"),
+            keys=_texts(at, row, "keys"),
+            buckets=_texts(at, row, "buckets"),
+            configs=_texts(at, row, "configs"),
+            calls=smallest(tuple(_json(at, call) for call in calls), ()),
+            cold=tuple(self._cold(at, row)),
+            launched=_flag(at, row, "launched"),
+            first_ns=_whole(f"{at}.first_ns", row.get("first_ns")),
+            last_ns=_whole(f"{at}.last_ns", row.get("last_ns")),
+        )
+
+    def _cold(self, at: str, row: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+        tiers = self._table(row, "cold", f"{at}.cold")
+        if not set(tiers) <= set(TIERS):
+            raise CensusError(f"{at}.cold: expected tiers, {', '.join(TIERS)}")
+        for tier in sorted(tiers):
+            calls = self._table(tiers, tier, f"{at}.cold.{tier}")
+            yield tier, _whole(f"{at}.cold.{tier}", calls.get("calls")), _whole(f"{at}.cold.{tier}", calls.get("ns"))
+
+    @staticmethod
+    def _tuned(at: str, row: dict[str, Any]) -> Tuned:
+        return Tuned(
+            kernel=_text(at, row, "kernel"),
+            environment=_text(at, row, "environment"),
+            module=_text(at, row, "module"),
+            qualname=_text(at, row, "qualname"),
+            source=_text(at, row, "source"),
+            key=_json(at, row.get("key")),
+            winner=_json(at, row.get("winner")),
+            call=_json(at, row.get("call")),
+            measured=_flag(at, row, "measured"),
+            sessions=_whole(f"{at}.sessions", row.get("sessions")),
+            ns=_whole(f"{at}.ns", row.get("ns")),
+            first_ns=_whole(f"{at}.first_ns", row.get("first_ns")),
+            last_ns=_whole(f"{at}.last_ns", row.get("last_ns")),
+        )
+
+
+def environment_from(at: str, row: Any) -> Environment:
+    """Raises CensusError, with the place."""
+    if not isinstance(row, dict) or not isinstance(row.get("variables"), dict):
+        raise CensusError(f"{at}: expected an object with variables, an object")
+    torch, variables = row.get("torch"), row["variables"]
+    if torch is not None and not isinstance(torch, str):
+        raise CensusError(f"{at}.torch: expected text or null")
+    return Environment(
+        triton=_text(at, row, "triton"),
+        triton_key=_text(at, row, "triton_key"),
+        target=_text(at, row, "target"),
+        ptxas=_text(at, row, "ptxas"),
+        device=_text(at, row, "device"),
+        torch=torch,
+        python=_text(at, row, "python"),
+        variables=tuple(sorted((name, _text(at, variables, name)) for name in variables)),
+    )
+
+
+def _pairs(at: str, row: dict[str, Any], name: str) -> tuple[tuple[str, str], ...]:
+    rows = row.get(name)
+    if not isinstance(rows, list) or not all(map(_is_pair, rows)):
+        raise CensusError(f"{at}.{name}: expected a list of pairs of texts")
+    return tuple((first, second) for first, second in rows)
+
+
+def _is_pair(row: Any) -> bool:
+    return isinstance(row, list) and len(row) == 2 and all(isinstance(text, str) for text in row)
+
+
+def _text(at: str, row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise CensusError(f"{at}.{name}: expected text")
+    return value
+
+
+def _texts(at: str, row: dict[str, Any], name: str) -> Texts:
+    value = row.get(name)
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise CensusError(f"{at}.{name}: expected a list of texts")
+    return smallest(tuple(value), ())
+
+
+def _flag(at: str, row: dict[str, Any], name: str) -> bool:
+    value = row.get(name)
+    if not isinstance(value, bool):
+        raise CensusError(f"{at}.{name}: expected true or false")
+    return value
+
+
+def _whole(at: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise CensusError(f"{at}: expected a whole number, 0 or more")
+    return value
+
+
+def _json(at: str, value: Any) -> str:
+    try:
+        return text_of_json(value)
+    except (ValueError, RecursionError):
+        raise CensusError(f"{at}: not a number that JSON knows, or nested too deeply") from None
