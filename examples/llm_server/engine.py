@@ -93,15 +93,20 @@ class Engine:
     def load(self) -> Load:
         return Load(len(self._waiting), len(self._running), self._config.slots)
 
-    def submit(self, request_id: str, prompt: list[int], sampling: Sampling, emit: Emit) -> Generation:
-        """Queues a prompt. Raises PromptError, QueueFullError or StoppedError; else `emit` gets what becomes of it."""
+    def submit(
+        self, request_id: str, prompt: list[int], sampling: Sampling, emit: Emit, traceparent: str | None = None
+    ) -> Generation:
+        """Queues a prompt. Raises PromptError, QueueFullError or StoppedError; else `emit` gets what becomes of it.
+
+        ``traceparent`` is the header that the client sent, if any: the request then belongs to its trace.
+        """
         self._check(prompt, sampling)
         with self._work:
             if self._stopping:
                 raise StoppedError("this server is shutting down")
             if len(self._waiting) >= self._config.queue:
                 raise QueueFullError(f"{self._config.queue} requests are waiting already; try again later")
-            request = tritonprobe.request(request_id, model=self._name)
+            request = tritonprobe.request(request_id, model=self._name, traceparent=traceparent)
             generation = Generation(request_id, prompt, sampling, emit, request)
             self._waiting.append(generation)
             self._work.notify()

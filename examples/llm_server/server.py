@@ -75,7 +75,8 @@ class Completions:
         feed = _Feed()
         try:
             asked = protocol.parse(await self._body(request), self._model)
-            generation = self._engine.submit(request_id, asked.prompt, asked.sampling, feed.put)
+            trace = request.headers.get("traceparent")
+            generation = self._engine.submit(request_id, asked.prompt, asked.sampling, feed.put, trace)
         except protocol.BadRequestError as error:
             return _error(str(error), error.status, error.param)
         except PromptError as error:
