@@ -103,3 +103,14 @@ def test_a_signal_inside_subscribe_may_subscribe() -> None:
         bus.subscribe(heard.append)
     bus.publish(EVENT)
     assert heard == [EVENT]
+
+
+def test_a_bus_takes_over_the_guests_of_another_and_not_its_own() -> None:
+    old, new = Bus(), Bus()
+    guest: list[Event] = []
+    own: list[Event] = []
+    old.subscribe(guest.append)
+    old.subscribe(own.append, keep=True)
+    new.take_over(old)
+    new.publish(EVENT)
+    assert (guest, own) == ([EVENT], [])

@@ -57,6 +57,12 @@ class Bus:
         with self._lock:
             self._subscriptions = tuple(known for known in self._subscriptions if known.call != subscriber)
 
+    def take_over(self, other: Bus) -> None:
+        """Subscribes who is subscribed to `other`, those it keeps for itself left out."""
+        for subscription in other._subscriptions:
+            if not subscription.keep:
+                self.subscribe(subscription.call)
+
     @contextmanager
     def subscribed(self, subscriber: Subscriber) -> Iterator[None]:
         self.subscribe(subscriber)

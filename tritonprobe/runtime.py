@@ -395,5 +395,13 @@ def configure(**changes: object) -> None:
     with _lock:
         if _current is not None and _current._adapter is not None:
             raise RuntimeError("configure() comes before the first probe, op, instrument, request or serve")
-        settings = (_current.settings if _current is not None else Settings.from_env()).with_(**changes)
-        _current = Runtime(settings)
+        before = _current
+        settings = (before.settings if before is not None else Settings.from_env()).with_(**changes)
+        made = Runtime(settings)
+        if before is not None:  # who listened before goes on to listen, and this process stays in its engine
+            made.bus.take_over(before.bus)
+            engine = before.live.engine
+            before.live.leave()
+            if engine is not None and settings.engine is None:
+                made.join(engine)
+        _current = made

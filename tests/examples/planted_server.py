@@ -3,10 +3,10 @@
 A step begins every 15 ms, so that what the host does in between, on a machine that others use as well, does not move
 the next one: what moves it is the stall.
 
-Run as ``python -m tests.examples.planted_server PLANT CLIENTS``: PLANT is ``none``, ``kernel`` (a real kernel that takes
-about half a second to compile) or ``sleep`` (half a second asleep in the middle of a cold call). The engine waits until
-all clients are there and takes them in the order of their prompts, so that two runs differ by the stall alone. At the
-end it prints its own log and what tritonprobe charged, as JSON.
+Run as ``python -m tests.examples.planted_server PLANT CLIENTS``: PLANT is ``none``, ``kernel`` (a real kernel that
+takes about half a second to compile) or ``sleep`` (half a second asleep in the middle of a cold call). The engine waits
+until all clients are there and takes them in the order of their prompts, so that two runs differ by the stall alone. At
+the end it prints its own log and what tritonprobe charged, as JSON.
 """
 
 from __future__ import annotations
@@ -50,6 +50,12 @@ def slow_to_compile_kernel(x_ptr, n, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(x_ptr + at, x, mask=at < n)
 
 
+def _fall_asleep(**_: object) -> bool:
+    """What Triton calls before it compiles; it goes on if this is False."""
+    time.sleep(SLEEP)
+    return False
+
+
 class Planted:
     """The next token is the last one plus one, after one step's time; in one step something stalls, too."""
 
@@ -76,7 +82,7 @@ class Planted:
         if self._plant == "kernel":
             self._launch(16)
             return
-        triton.knobs.runtime.jit_cache_hook = lambda **_: time.sleep(SLEEP) or False
+        triton.knobs.runtime.jit_cache_hook = _fall_asleep
         self._launch(2)
         triton.knobs.runtime.jit_cache_hook = None
 

@@ -122,6 +122,11 @@ class Requests:
             self._misuse("engine", f"the stalls of engine {engine!r} are not shared: {folder}: {error.strerror}")
         return self._engine is not None
 
+    @property
+    def engine(self) -> str | None:
+        """The name of the engine that this process has joined."""
+        return None if self._engine is None else self._engine.name
+
     def leave(self) -> None:
         """Shares no more stalls."""
         engine, self._engine = self._engine, None

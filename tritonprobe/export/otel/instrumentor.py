@@ -10,7 +10,7 @@ takes back what `instrument` did: a probe that was there before stays.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -21,9 +21,11 @@ from opentelemetry.trace import get_tracer_provider
 from tritonprobe.adapter.late_import import LateImport
 from tritonprobe.export.otel.metrics import Metrics
 from tritonprobe.export.otel.spans import Spans
+from tritonprobe.ledger import Family
 from tritonprobe.ledger.schema import SPANS_DROPPED
 from tritonprobe.probe import instrument, uninstrument
-from tritonprobe.runtime import Runtime, current
+from tritonprobe.runtime import current
+from tritonprobe.tracing import Trace
 
 log = logging.getLogger("tritonprobe")
 
@@ -36,16 +38,16 @@ class TritonProbeInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # it com
 
     def _instrument(self, **kwargs: Any) -> None:
         """`tracer_provider` and `meter_provider`, each the global one if it is not given."""
-        self._runtime: Runtime | None = None
+        self._on = False
         runtime = current()
         if runtime.settings.disabled:
             log.info("tritonprobe: TRITONPROBE_DISABLED is set; nothing is watched")
             return
-        self._runtime = runtime
+        self._on = True
         tracers = kwargs.get("tracer_provider") or get_tracer_provider()
         meters = kwargs.get("meter_provider") or get_meter_provider()
-        self._spans = Spans(tracers, runtime.live.waiting, runtime.settings.rank, self._dropped)
-        self._metrics = Metrics(meters, runtime.ledger)
+        self._spans = Spans(tracers, _waiting, runtime.settings.rank, _dropped)
+        self._metrics = Metrics(meters, _CurrentLedger())
         runtime.bus.subscribe(self._spans)
         runtime.bus.subscribe(self._metrics)
         self._watching = self._probed = False
@@ -53,9 +55,9 @@ class TritonProbeInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # it com
         self._late.wait()
 
     def _uninstrument(self, **kwargs: Any) -> None:  # noqa: ARG002  # what the base class passes
-        runtime = self._runtime
-        if runtime is None:
+        if not self._on:
             return
+        runtime = current()
         self._late.cancel()
         runtime.bus.unsubscribe(self._spans)
         runtime.bus.unsubscribe(self._metrics)
@@ -65,7 +67,7 @@ class TritonProbeInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # it com
                 runtime.adapter.watch_probed_only()
             else:
                 uninstrument()
-        self._runtime = None
+        self._on = False
 
     def _watch(self, module: ModuleType) -> None:
         try:
@@ -78,6 +80,18 @@ class TritonProbeInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # it com
         except Exception:
             log.warning("tritonprobe: %s cannot be watched", module.__name__, exc_info=True)
 
-    @staticmethod
-    def _dropped(what: str, n: int) -> None:
-        current().ledger.add(SPANS_DROPPED, (what,), n)
+
+# `configure()` may put another runtime in the place of the one that was there when we came; it takes subscribers along.
+
+
+class _CurrentLedger:
+    def collect(self) -> Iterator[Family]:
+        return current().ledger.collect()
+
+
+def _waiting(before_ns: int) -> list[Trace]:
+    return current().live.waiting(before_ns)
+
+
+def _dropped(what: str, n: int) -> None:
+    current().ledger.add(SPANS_DROPPED, (what,), n)

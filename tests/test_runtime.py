@@ -1,0 +1,59 @@
+"""`configure()` puts another runtime in place: who listened goes on to listen, and the process stays in its engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tritonprobe import configure, join, runtime
+from tritonprobe.model import Event, LaunchError
+from tritonprobe.runtime import Runtime
+from tritonprobe.settings import Settings
+
+EVENT = LaunchError("m.kernel", "ValueError", "launch")
+
+
+@pytest.fixture
+def first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
+    """A runtime that nobody has used yet."""
+    made = Runtime(Settings(dir=str(tmp_path / "ledger")))
+    monkeypatch.setattr(runtime, "_current", made)
+    return made
+
+
+def test_subscribers_are_taken_along(first: Runtime):
+    heard: list[Event] = []
+    first.bus.subscribe(heard.append)
+    configure(rank="5")
+    second = runtime.current()
+    assert second is not first
+    second.bus.publish(EVENT)
+    assert heard == [EVENT]
+    assert len(second.bus._subscriptions) == len(first.bus._subscriptions)  # its own are not doubled
+
+
+def test_a_process_stays_in_its_engine(first: Runtime):
+    join("llm")
+    assert first.live.engine == "llm"
+    configure(rank="5")
+    assert first.live.engine is None
+    assert runtime.current().live.engine == "llm"
+    runtime.current().live.leave()
+
+
+def test_the_environment_may_name_the_engine(tmp_path: Path):
+    settings = Settings.from_env({"TRITONPROBE_ENGINE": "llm", "TRITONPROBE_DIR": str(tmp_path / "ledger")})
+    made = Runtime(settings)
+    assert made.live.engine == "llm"
+    made.live.leave()
+
+
+def test_without_a_directory_there_is_no_engine_and_one_line_says_so(caplog: pytest.LogCaptureFixture):
+    made = Runtime(Settings())
+    made.join("llm")
+    made.join("llm")
+    assert made.live.engine is None
+    assert [r.getMessage() for r in caplog.records] == [
+        "tritonprobe: the processes of engine 'llm' share no stalls without TRITONPROBE_DIR"
+    ]
