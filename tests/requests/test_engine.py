@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import pytest
 
 from tritonprobe.bus import Bus
 from tritonprobe.model import Event, Exposure, RequestCost
-from tritonprobe.requests import Requests
+from tritonprobe.requests import Requests, steps
 from tritonprobe.requests.threads import this_thread
 
 now = time.monotonic_ns
@@ -281,6 +282,37 @@ def test_a_charged_stall_ends_with_its_step(tmp_path):
     request.finish()
     cost = process.finished[0]
     assert cost.before.total_ns <= cost.end_ns - cost.start_ns
+
+
+def test_threads_that_hear_and_boil_down_at_once_do_not_wait_for_each_other(tmp_path, monkeypatch):
+    """Every step boils its requests down, every finish hears the peer, and the peer stalls all the time."""
+    monkeypatch.setattr(steps, "MAX_WINDOWS", 1)
+    process, peer = Process(tmp_path), Process(tmp_path)
+    stop = threading.Event()
+
+    def stalls() -> None:
+        while not stop.is_set():
+            peer.requests.stall(now(), now(), this_thread())
+            stop.wait(0.0005)
+
+    def serves() -> None:
+        for _ in range(100):
+            with process.requests.request() as request:
+                for number in range(3):
+                    with process.requests.step([request], id=number):
+                        pass
+                request.token()
+
+    threads = [threading.Thread(target=serves, daemon=True) for _ in range(4)]
+    noise = threading.Thread(target=stalls, daemon=True)
+    for thread in (noise, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    stop.set()
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(process.finished) == 400
+    assert process.errors == []
 
 
 def _forked(check: Callable[[], bool]) -> bool:

@@ -135,22 +135,24 @@ class Reader:
         return self._words[_COUNT] != self._seen
 
     def news(self) -> Iterator[Record]:
-        """What was written since the last time."""
+        """What was written since the last time, up to now: a peer that goes on writing holds nobody up."""
         words = self._words
-        oldest = words[_COUNT] - RECORDS
+        until = words[_COUNT]
+        oldest = until - RECORDS
         if self._seen < oldest:
             self.lost += oldest - self._seen if self._seen else 0  # what was there before we came is not lost
             self._seen = oldest
-        while self._seen < words[_COUNT]:
-            at = (_PAGE // 8) + (self._seen % RECORDS) * _WORDS
+        while self._seen < until:
+            this = self._seen
+            at = (_PAGE // 8) + (this % RECORDS) * _WORDS
             kind, start, end, more, number, tag, spare, check = words[at : at + _WORDS].tolist()
-            if check != _check(self._seen, (kind, start, end, more, number, tag, spare)):
-                if words[_COUNT] - self._seen < RECORDS:
+            if check != _check(this, (kind, start, end, more, number, tag, spare)):
+                if words[_COUNT] - this < RECORDS:
                     return  # not all of it is here yet
                 self.lost += 1
-                self._seen += 1
+                self._seen = max(self._seen, this + 1)
                 continue
-            self._seen += 1
+            self._seen = max(self._seen, this + 1)  # a signal's handler may have read on in between
             if kind in Kind._value2member_map_:  # a later version may write more
                 yield Record(Kind(kind), start, end, more, number, tag)
 

@@ -217,11 +217,17 @@ class Requests:
         return [trace for start, trace in list(self._traced.values()) if start < before_ns]
 
     def _oldest(self) -> int | None:
-        """From when on stalls may matter: since the first of the live requests and steps in progress began."""
-        with self._lock:
-            first = next(iter(self._live.values()), None)
+        """From when on stalls may matter: since the first of the live requests and steps in progress began.
+
+        Takes no lock: it is asked while peers are heard, and who boils a request down hears them under the lock.
+        """
         starts = [start for start, _, _ in list(self._steps.values())]
-        return min(starts if first is None else [first, *starts], default=None)
+        while True:
+            try:
+                first = next(iter(self._live.values()), None)
+                return min(starts if first is None else [first, *starts], default=None)
+            except RuntimeError:  # one came or went in between
+                continue
 
     def _step_of(self, thread: int) -> object:
         """The id of the step that a thread is in."""

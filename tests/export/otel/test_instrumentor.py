@@ -104,14 +104,15 @@ def test_disabled_it_does_nothing(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder for PYTHONPATH with what an installer writes of our entry point, from pyproject.toml."""
+    """A folder for PYTHONPATH with what an installer writes of our entry points, from pyproject.toml."""
     folder = tmp_path_factory.mktemp("site")
     info = folder / "tritonprobe_as_installed-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tritonprobe-as-installed\nVersion: 0\n")
-    (group,) = ENTRY_POINTS
-    lines = [f"{name} = {value}" for name, value in ENTRY_POINTS[group].items()]
-    (info / "entry_points.txt").write_text(f"[{group}]\n" + "\n".join(lines) + "\n")
+    lines = []
+    for group, points in ENTRY_POINTS.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return str(folder)
 
 

@@ -44,7 +44,12 @@ def url(receiver: Receiver, installed: str, tmp_path: Path) -> Iterator[str]:  #
         "OTEL_METRICS_EXPORTER": "none",
         "TRITON_CACHE_DIR": str(tmp_path / "cache"),
     }
-    command = [Path(sys.executable).with_name("opentelemetry-instrument"), sys.executable, "-m", "examples.llm_server"]
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("opentelemetry-instrument"),
+        sys.executable,
+        "-m",
+        "examples.llm_server",
+    ]
     flags = ["--port", "0", "--device", "compile-only:cuda:90", "--no-warmup", *TINY]
     with subprocess.Popen([*command, *flags], cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
