@@ -223,8 +223,11 @@ class Runtime:
         """Whether this process will say itself when it is ready; else it follows the others of its directory."""
         self._awaits_ready = awaits
 
-    def engine_ready(self) -> None:
-        """As `ready`, for the engine that this process is part of: all processes of its directory hear of it."""
+    def engine_ready(self) -> bool:
+        """As `ready`, for the engine that this process is part of: all processes of its directory hear of it.
+
+        Whether nobody had said so before.
+        """
         self.prewarm_as_set()  # each of them by itself, whoever was the first
         self._awaits_ready = False
         self.follow_ready()
@@ -232,6 +235,7 @@ class Runtime:
         self.ready()
         if first and self.directory is not None and self.ready_unix_ns is not None:
             signs.keep(signs.tell_ready(self.directory, self.ready_unix_ns))
+        return first
 
     def follow_ready(self) -> None:
         """Takes over that the engine is ready, if another process of the directory has said so."""

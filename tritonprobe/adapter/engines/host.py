@@ -27,8 +27,8 @@ class Host(Protocol):
     def await_ready(self, awaits: bool) -> None:
         """Whether this process will say itself when it is ready; else it follows the others of its directory."""
 
-    def engine_ready(self) -> None:
-        """The engine takes traffic from now on: told to all processes of the directory. The first call counts."""
+    def engine_ready(self) -> bool:
+        """The engine takes traffic from now on: told to all processes of the directory. Whether that was news."""
 
     def outside(self, name: str, kind: str) -> OutsideCall:
         """A cold call of another compiler."""

@@ -54,7 +54,7 @@ class Vllm:
                 Part("health", "vllm.v1.engine.async_llm", self._patch_server),
                 Part("steps", "vllm.v1.core.sched.scheduler", self._steps.install),
                 Part("ranks", "vllm.v1.worker.worker_base", self._patch_worker),
-                Part("engine core", "vllm.v1.engine.core", self._patch_core),
+                Part("core", "vllm.v1.engine.core", self._patch_core),
                 Part("sampler", "vllm.v1.sample.ops.topk_topp_sampler", self._patch_sampler),
             ),
             self._steps.forget,
@@ -204,9 +204,8 @@ class Vllm:
 
     def _ready(self, why: str) -> None:
         try:
-            self._host.engine_ready()
-            if "ready" not in self._said:
-                self._said.add("ready")
+            self._said.add("ready")
+            if self._host.engine_ready():
                 say(
                     f"ready, for {why}; {self._host.startup()}; from here on each cold call is an incident "
                     "(vLLM's own monitor calls disk hits compilations, too)"

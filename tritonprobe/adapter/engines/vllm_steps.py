@@ -30,11 +30,35 @@ STEP = "_tritonprobe_step"
 """The attribute of a scheduler output that holds its step's id."""
 
 
+class _Request:
+    """A request of the scheduler's. Tokens after the first are told when it ends: nothing needs them before."""
+
+    __slots__ = ("live", "untold")
+
+    def __init__(self, live: LiveRequest) -> None:
+        self.live = live
+        self.untold = -1  # no token yet
+
+    def tokens(self, n: int) -> None:
+        if self.untold < 0:
+            self.live.token(n)  # the time of the first one counts
+            self.untold = 0
+        else:
+            self.untold += n
+
+    def finish(self, error: str | None) -> None:
+        if self.untold > 0:
+            self.live.token(self.untold)
+        self.live.finish(error)
+
+
 class Steps:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._on = False
-        self._requests: dict[str, LiveRequest] = {}
+        self._requests: dict[str, _Request] = {}
+        self._ids: list[str] = []  # of the step before: steps that decode are mostly for the same requests
+        self._batch: list[LiveRequest] = []
         self._numbers = itertools.count(1)
         self._open: dict[int, tuple[Any, Step]] = {}  # by id of the scheduler output, held meanwhile
 
@@ -56,6 +80,7 @@ class Steps:
         for _, step in list(self._open.values()):
             step.end()
         self._open.clear()
+        self._ids, self._batch = [], []
         while self._requests:
             self._requests.popitem()[1].finish("unwatched")
 
@@ -111,7 +136,8 @@ class Steps:
     def _begin(self, scheduler: Any, request: Any) -> None:
         name = request.request_id
         if name not in self._requests:  # a further chunk of a streamed input is no new request
-            self._requests[name] = self._host.live.request(name, model=_model(scheduler))
+            self._ids = []
+            self._requests[name] = _Request(self._host.live.request(name, model=_model(scheduler)))
 
     def _start(self, output: Any) -> None:
         scheduled = output.num_scheduled_tokens
@@ -120,8 +146,10 @@ class Steps:
         known = self._requests
         number = f"{os.getpid()}.{next(self._numbers)}"
         setattr(output, STEP, number)
-        batch = [(known[name], n) for name, n in scheduled.items() if name in known]
-        self._open[id(output)] = (output, self._host.live.step(batch, id=number).begin())
+        ids = list(scheduled)
+        if ids != self._ids:
+            self._ids, self._batch = ids, [known[name].live for name in ids if name in known]
+        self._open[id(output)] = (output, self._host.live.step(self._batch, id=number).begin())
         if len(self._open) > MAX_OPEN:
             self._open.pop(next(iter(self._open)))[1].end()
 
@@ -138,7 +166,7 @@ class Steps:
                 if request is None:
                     continue
                 if output.new_token_ids:
-                    request.token(len(output.new_token_ids))
+                    request.tokens(len(output.new_token_ids))
                 if output.finish_reason is not None:
                     del known[output.request_id]
                     reason = str(output.finish_reason)
