@@ -48,9 +48,8 @@ class Sglang:
 
     def _warm(self, module: Any) -> None:
         state = module._global_state
-        if state is not None and state.tokenizer_manager.is_healthy():
-            if self._host.engine_ready():
-                say(f"ready, for SGLang's warm-up has ended; {self._host.startup()}")
+        if state is not None and state.tokenizer_manager.is_healthy() and self._host.engine_ready():
+            say(f"ready, for SGLang's warm-up has ended; {self._host.startup()}")
 
     def _patch_scheduler(self, patches: Patches, module: Any) -> None:
         scheduler = module.Scheduler
