@@ -201,3 +201,19 @@ def test_threads_that_import_triton_at_once_get_it_instrumented(tmp_path: Path) 
     )
     done = python(code, tmp_path, TRITONPROBE_DEVICE=COMPILE_ONLY)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_inductors_worker_processes_are_not_watched_their_parent_is(tmp_path: Path) -> None:
+    """What they compile is a phase of the cold call that waits for them, and must not count twice."""
+    code = """
+import sys
+from torch._inductor.compile_worker.subproc_pool import SubprocPool
+import triton
+pool = SubprocPool(1)
+asked = "[__import__('triton').__version__, 'tritonprobe' in __import__('sys').modules]"
+print(pool.submit(eval, asked).result(timeout=100), "tritonprobe" in sys.modules)
+pool.shutdown()
+"""
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1:] == ["False]", "True"]

@@ -108,6 +108,12 @@ def _step_aside() -> None:
     __import__("sitecustomize")
 
 
+def _is_inductors_worker() -> bool:
+    """Whether Inductor started this process to compile in: that is told by the cold call that waits for it."""
+    return any(word.endswith("/torch/_inductor/compile_worker/__main__.py") for word in sys.orig_argv)
+
+
 if __name__ == "sitecustomize":  # which it is not for a tool that reads the package
-    sys.meta_path.insert(0, _AwaitTriton())
+    if not _is_inductors_worker():
+        sys.meta_path.insert(0, _AwaitTriton())
     _step_aside()

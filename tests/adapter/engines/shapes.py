@@ -16,7 +16,10 @@ FILES = {
     "v1/core/__init__.py": "",
     "v1/core/sched/__init__.py": "",
     "v1/core/sched/scheduler.py": """
+class Request:
+    num_output_tokens = property(lambda self: 0)
 class Scheduler:
+    def _free_request(self, request): pass
     def add_request(self, request): pass
     def schedule(self): pass
     def update_from_output(self, scheduler_output, model_runner_output): pass

@@ -217,7 +217,7 @@ def test_an_aborted_request_ends_with_its_reason(watched, config) -> None:
     engine.step_fn()
     engine.scheduler.finish_requests("r", RequestStatus.FINISHED_ABORTED)
     (cost,) = watched.requests
-    assert (cost.id, cost.error, cost.tokens) == ("r", "finished_aborted", 1)
+    assert (cost.id, cost.error, cost.tokens) == ("r", "aborted", 1)
 
 
 def test_the_end_of_the_warm_up_is_ready_and_the_monitor_works_on(watched, monkeypatch) -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from tritonprobe.adapter.engines.attaching import expect
+from tritonprobe.adapter.engines.attaching import UnknownShapeError, expect
 from tritonprobe.adapter.engines.host import Host
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.requests import LiveRequest, Step
@@ -26,29 +27,24 @@ MAX_OPEN = 64
 is ended: its execution failed."""
 
 
+ERRORS = ("aborted", "ignored", "error")
+"""Ends of a request, in vLLM's words, that are no good ones."""
 STEP = "_tritonprobe_step"
 """The attribute of a scheduler output that holds its step's id."""
 
 
+@dataclass(slots=True)
 class _Request:
-    """A request of the scheduler's. Tokens after the first are told when it ends: nothing needs them before."""
+    """A request of the scheduler's. Its first tokens are told when they come, all others when it ends."""
 
-    __slots__ = ("live", "untold")
-
-    def __init__(self, live: LiveRequest) -> None:
-        self.live = live
-        self.untold = -1  # no token yet
-
-    def tokens(self, n: int) -> None:
-        if self.untold < 0:
-            self.live.token(n)  # the time of the first one counts
-            self.untold = 0
-        else:
-            self.untold += n
+    live: LiveRequest
+    theirs: Any
+    told: int = 0
 
     def finish(self, error: str | None) -> None:
-        if self.untold > 0:
-            self.live.token(self.untold)
+        late = self.theirs.num_output_tokens - self.told
+        if late > 0:
+            self.live.token(late)
         self.live.finish(error)
 
 
@@ -57,6 +53,8 @@ class Steps:
         self._host = host
         self._on = False
         self._requests: dict[str, _Request] = {}
+        self._awaited: set[str] = set()  # requests without a token so far
+        self._freed: list[tuple[str, str | None]] = []  # requests that ended, each with its error
         self._ids: list[str] = []  # of the step before: steps that decode are mostly for the same requests
         self._batch: list[LiveRequest] = []
         self._numbers = itertools.count(1)
@@ -68,10 +66,14 @@ class Steps:
         expect(scheduler.schedule, "self")
         expect(scheduler.update_from_output, "self", "scheduler_output", "model_runner_output")
         expect(scheduler.finish_requests, "self", "request_ids", "finished_status")
+        expect(scheduler._free_request, "self", "request")
+        if not isinstance(getattr(module.Request, "num_output_tokens", None), property):
+            raise UnknownShapeError("Request does not say how many tokens it has put out")
         patches.replace(scheduler, "add_request", self._add_request)
         patches.replace(scheduler, "schedule", self._schedule)
         patches.replace(scheduler, "update_from_output", self._update_from_output)
         patches.replace(scheduler, "finish_requests", self._finish_requests)
+        patches.replace(scheduler, "_free_request", self._free_request)
         self._on = True
 
     def forget(self) -> None:
@@ -81,6 +83,8 @@ class Steps:
             step.end()
         self._open.clear()
         self._ids, self._batch = [], []
+        self._freed.clear()
+        self._awaited.clear()
         while self._requests:
             self._requests.popitem()[1].finish("unwatched")
 
@@ -111,8 +115,10 @@ class Steps:
             finally:
                 if self._open:
                     self._guarded(self._end, scheduler_output)
-            if self._requests:
-                self._guarded(self._tokens, result)
+            if self._awaited:
+                self._guarded(self._first_tokens, result)
+            if self._freed:
+                self._guarded(self._finish)
             return result
 
         return update_from_output
@@ -121,11 +127,22 @@ class Steps:
         @functools.wraps(original)
         def finish_requests(scheduler: Any, request_ids: Any, finished_status: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(scheduler, request_ids, finished_status, *args, **kwargs)
-            if self._requests:
-                self._guarded(self._aborted, result, finished_status)
+            if self._freed:
+                self._guarded(self._finish)
             return result
 
         return finish_requests
+
+    def _free_request(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Where every request comes to its end, be it by its last token or an abort: told of after its last step."""
+
+        @functools.wraps(original)
+        def free_request(scheduler: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._requests:
+                self._guarded(self._free, request)
+            return original(scheduler, request, *args, **kwargs)
+
+        return free_request
 
     def _guarded(self, do: Callable[..., None], *args: Any) -> None:
         try:
@@ -137,7 +154,8 @@ class Steps:
         name = request.request_id
         if name not in self._requests:  # a further chunk of a streamed input is no new request
             self._ids = []
-            self._requests[name] = _Request(self._host.live.request(name, model=_model(scheduler)))
+            self._requests[name] = _Request(self._host.live.request(name, model=_model(scheduler)), request)
+            self._awaited.add(name)
 
     def _start(self, output: Any) -> None:
         scheduled = output.num_scheduled_tokens
@@ -158,25 +176,27 @@ class Steps:
         if found is not None:
             found[1].end()
 
-    def _tokens(self, by_client: dict[int, Any]) -> None:
-        known = self._requests
+    def _first_tokens(self, by_client: dict[int, Any]) -> None:
         for outputs in by_client.values():
             for output in outputs.outputs:
-                request = known.get(output.request_id)
-                if request is None:
-                    continue
-                if output.new_token_ids:
-                    request.tokens(len(output.new_token_ids))
-                if output.finish_reason is not None:
-                    del known[output.request_id]
-                    reason = str(output.finish_reason)
-                    request.finish(reason if reason in ("abort", "error") else None)
+                name = output.request_id
+                if name in self._awaited and output.new_token_ids:
+                    self._awaited.discard(name)
+                    request = self._requests[name]
+                    request.told = len(output.new_token_ids)
+                    request.live.token(request.told)
 
-    def _aborted(self, finished: Iterable[tuple[str, int]], status: Any) -> None:
-        for name, _ in finished or ():
+    def _free(self, request: Any) -> None:
+        status = str(getattr(request.status, "name", request.status)).lower().removeprefix("finished_")
+        self._freed.append((request.request_id, status if status in ERRORS else None))
+
+    def _finish(self) -> None:
+        freed, self._freed = self._freed, []
+        for name, error in freed:
+            self._awaited.discard(name)
             request = self._requests.pop(name, None)
             if request is not None:
-                request.finish(str(getattr(status, "name", status)).lower())
+                request.finish(error)
 
 
 def _model(scheduler: Any) -> str:
