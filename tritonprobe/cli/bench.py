@@ -38,6 +38,7 @@ def bench() -> None:
 bench.add_command(proofs.cold)
 bench.add_command(proofs.overhead)
 bench.add_command(proofs.scrape)
+bench.add_command(proofs.steps)
 
 
 @bench.command(short_help="Replay a trace against a server and print its latencies.")

@@ -151,6 +151,37 @@ def scrape(ctx: click.Context, series: int, repeat: int, seed: int, as_json: boo
     ctx.exit(0 if found.good else 1)
 
 
+@click.command(short_help="Measure what request() and step() cost an engine's iteration.")
+@click.option("--rounds", default=60, show_default=True, type=click.IntRange(min=2), help="Of each batch.", metavar="N")
+@click.option("--seed", default=0, show_default=True, help="Of the intervals.")
+@_json
+@_output
+@click.pass_context
+def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Path | None) -> None:
+    """Time empty steps over batches of live requests whose traces are sampled out, as a scheduler would make them.
+
+    With opentelemetry-sdk installed a tracer that samples nothing is subscribed as well. Exit code 1: a step over 8
+    requests takes more than 5 us, at the upper end of its 95% interval.
+    """
+    from tritonprobe.export.otel_off import listener
+    from tritonprobe.proving import steps as measurement
+    from tritonprobe.proving.document import command_line, described, document
+
+    _checked_output(output)
+    options = {"--rounds": rounds, "--seed": seed, "--json": as_json, "--output": output}
+    with _failing(ctx):
+        found = measurement.measure(rounds, seed, listener)
+    made = document("steps", command_line("bench steps", options), described(), measurement.body(found, rounds, seed))
+    _leave(made, output)
+    if as_json:
+        click.echo(json.dumps(made, indent=1))
+    else:
+        for each in found.batches:
+            us = each.interval
+            click.echo(f"{each.size:4} requests: {us.median:6.2f} us [{us.low:.2f}, {us.high:.2f}] a step, {each.how}")
+    ctx.exit(0 if found.good else 1)
+
+
 def _checked(device: str, output: Path | None) -> str | None:
     """The compile-only device to use, or None for the GPU; before minutes are spent on what cannot be written."""
     from tritonprobe.proving.document import pick_device

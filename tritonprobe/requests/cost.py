@@ -54,7 +54,7 @@ def executed(request: LiveRequest, windows: Sequence[Interval], stall: Sequence[
     """When the request's first step began, and how long its steps took outside the `stall`."""
     steps = union((max(began, request._executed_to), ended) for began, ended in windows)
     took = sum(ended - began for began, ended in difference(steps, stall))
-    first = request._first_step_ns
-    if first is None and windows:
-        first = min(began for began, _ in windows)
-    return first, request._executed + took
+    firsts = [began for began, _ in windows]
+    if request._first_step_ns is not None:
+        firsts.append(request._first_step_ns)
+    return min(firsts, default=None), request._executed + took

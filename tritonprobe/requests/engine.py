@@ -70,6 +70,10 @@ class Engine:
                 else:
                     request._elsewhere = (record.start, record.end, record.more)
 
+    def is_quiet(self, now: int) -> bool:
+        """Whether no peer has anything to say, and none is in a cold call. One that came a moment ago may be missed."""
+        return self._peers.are_quiet(now)
+
     def open_stalls(self) -> list[tuple[int, int]]:
         """(start, tag) of the cold calls that peers are in."""
         with self._lock:

@@ -28,6 +28,8 @@ from pathlib import Path
 SUFFIX = ".stalls"
 RECORDS = 4096
 """Records a process keeps for its peers."""
+LOOK_NS = 10_000_000
+"""Nanoseconds that a step may pass without a look for new peers."""
 STALE = 600.0
 """Seconds after which the file of a process that is gone may go, too."""
 
@@ -134,6 +136,12 @@ class Reader:
     def has_news(self) -> bool:
         return self._words[_COUNT] != self._seen
 
+    @property
+    def is_quiet(self) -> bool:
+        """No news, and no cold call in progress."""
+        words = self._words
+        return words[_COUNT] == self._seen and words[_OPEN] == 0
+
     def news(self) -> Iterator[Record]:
         """What was written since the last time, up to now: a peer that goes on writing holds nobody up."""
         words = self._words
@@ -190,6 +198,7 @@ class Peers:
         self._mine = mine
         self._readers: dict[Path, Reader] = {}
         self._looked = -1
+        self._looked_at = 0
 
     def news(self) -> Iterator[Record]:
         """What any of them wrote since the last time. The steady state costs one look at the folder and one a peer."""
@@ -197,6 +206,19 @@ class Peers:
         for reader in list(self._readers.values()):
             if reader.has_news:
                 yield from reader.news()
+
+    def are_quiet(self, now: int) -> bool:
+        """Whether none has news or is in a cold call; who came within `LOOK_NS` may be missed."""
+        if now - self._looked_at > LOOK_NS:
+            self._looked_at = now
+            self._look()
+        try:
+            for reader in self._readers.values():
+                if not reader.is_quiet:
+                    return False
+        except (RuntimeError, ValueError):  # another thread lets peers come or go
+            return False
+        return True
 
     def open_stalls(self) -> list[tuple[int, int]]:
         """(start, tag) of the cold calls that the others are in."""

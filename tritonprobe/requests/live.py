@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
@@ -35,6 +36,9 @@ MAX_TEXT = 128
 """Characters kept of an id, a model's name or an error's."""
 MAX_CALLS = 4096
 """Cold calls whose phases are remembered; what a request stood behind before them is in no phase."""
+
+
+_ONLY_REQUESTS = frozenset((LiveRequest,))
 
 
 class Requests:
@@ -179,7 +183,9 @@ class Requests:
         except Exception as error:
             self._misuse("batch", f"a step's batch could not be read: {type(error).__name__}: {error}")
             return Step(self, [], [], id)
-        known = [entry for entry in entries if entry.__class__ is LiveRequest]
+        if _ONLY_REQUESTS.issuperset(map(type, entries)):
+            return Step(self, cast("list[LiveRequest]", entries), [], id)
+        known = [entry for entry in entries if isinstance(entry, LiveRequest)]
         others: list[str] = []
         if len(known) < len(entries):
             others = [entry for entry in entries if isinstance(entry, str)]
@@ -243,6 +249,15 @@ class Requests:
             found += [(start, COUNTED) for start, _ in self._engine.open_stalls()]
             self._hear()
         return found
+
+    def _is_calm(self, start: int, end: int) -> bool:
+        """Whether nobody was in a cold call between the two, as far as can be told without a lock: the usual case."""
+        try:
+            if self._stalls.ended_after(start) or self._own_open():
+                return False
+            return self._engine is None or self._engine.is_quiet(end)
+        except Exception:
+            return False  # whoever looks closer says what is wrong
 
     def _hear(self) -> None:
         if self._engine is None:

@@ -33,22 +33,22 @@ negative number."""
 class Stalls:
     """What the serving threads spent in cold calls, as far as a live request may ask for it."""
 
-    __slots__ = ("_finished", "_lock", "_open", "_serving")
+    __slots__ = ("_finished", "_lock", "_open", "serving")
 
     def __init__(self, open_stalls: OpenStalls) -> None:
         self._open = open_stalls
         self._lock = threading.RLock()  # reentrant: a signal's handler may run inside
-        self._serving: dict[int, None] = {}  # the first to serve comes first
+        self.serving: dict[int, None] = {}  # the first to serve comes first
         self._finished: list[tuple[int, int, int, int]] = []  # (end, start, thread, tag), sorted
 
     def serve(self, thread: int) -> None:
         """From now on, and for what is remembered, `thread` is a serving thread."""
-        if thread in self._serving:
+        if thread in self.serving:
             return
         with self._lock:
-            self._serving[thread] = None
-            if len(self._serving) > MAX_THREADS:
-                self._serving.pop(next(iter(self._serving)), None)
+            self.serving[thread] = None
+            if len(self.serving) > MAX_THREADS:
+                self.serving.pop(next(iter(self.serving)), None)
 
     def add(self, start: int, end: int, thread: int, needed_from: int, tag: int = 0) -> None:
         """Remembers a finished cold call, and forgets what ended before `needed_from`."""
@@ -78,6 +78,11 @@ class Stalls:
             finished = self._finished[bisect_left(self._finished, (since + 1,)) :]
         return [(start, end, tag) for end, start, thread, tag in finished if start < now and self.counts(thread)]
 
+    def ended_after(self, time: int) -> bool:
+        """Whether a remembered cold call, of any thread, ended after that."""
+        finished = self._finished
+        return bool(finished) and finished[-1][0] > time
+
     @property
     def any(self) -> bool:
         """Whether any finished cold call is remembered."""
@@ -85,10 +90,10 @@ class Stalls:
 
     def counts(self, thread: int) -> bool:
         """Whether `thread` is a serving thread as far as is known now."""
-        return not self._serving or thread in self._serving or thread == COUNTED
+        return not self.serving or thread in self.serving or thread == COUNTED
 
     def after_fork(self) -> None:
         """For a forked child: none of its threads has served, and its requests have waited for nothing yet."""
         self._lock = threading.RLock()
-        self._serving = {}
+        self.serving = {}
         self._finished = []

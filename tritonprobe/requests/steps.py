@@ -8,7 +8,6 @@ the results: ``stalls()`` on the worker, ``charge()`` where the step is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -30,14 +29,18 @@ MAX_CHARGED = 1024
 
 
 class Running:
-    """What is known of a step in progress: its id, the time spent in fallbacks, and whether another one overlaps it."""
+    """What is known of a step in progress: its id, the time spent in fallbacks, and whether another one overlaps it.
 
-    __slots__ = ("fallback_ns", "id", "overlaps")
+    ``shared``: some step with requests runs beside it, be it the same step on another rank.
+    """
+
+    __slots__ = ("fallback_ns", "id", "overlaps", "shared")
 
     def __init__(self, id: str | int | None) -> None:  # noqa: A002  # what users call it
         self.id = id
         self.fallback_ns = 0
         self.overlaps = False
+        self.shared = False
 
 
 class Step:
@@ -68,34 +71,55 @@ class Step:
         """The step begins now, in this thread."""
         owner = self._owner
         self._thread = thread = this_thread()
-        owner._stalls.serve(thread)
-        owner._running.setdefault(thread, []).append(self._running)
+        if thread not in owner._stalls.serving:
+            owner._stalls.serve(thread)
+        under_way = owner._running.get(thread)
+        if under_way is None:
+            owner._running[thread] = [self._running]
+        else:
+            under_way.append(self._running)
         self.start_ns = owner._clock()
         if owner._steps and (self.requests or self.others):
             for _, requests, other in list(owner._steps.values()):
-                if requests and (other.id is None or other.id != self.id):  # else it is this step, on another rank
-                    other.overlaps = self._running.overlaps = True
+                if requests:
+                    other.shared = self._running.shared = True
+                    if other.id is None or other.id != self.id:  # else it is this step, on another rank
+                        other.overlaps = self._running.overlaps = True
         owner._steps[id(self)] = (self.start_ns, self.requests, self._running)
         return self
 
     def end(self) -> None:
         """The step is over, and its results are here. Twice is once."""
         owner = self._owner
-        if self._thread == 0 or id(self) not in owner._steps:
+        if self._thread == 0:
             return
-        windows: Sequence[Interval] = ((self.start_ns, owner._clock()),)
+        start, end = self.start_ns, owner._clock()
         running = self._running
+        if not running.shared and owner._is_calm(start, end):
+            took = end - start
+            for request in self.requests:
+                request._executed += took
+                if request._first_step_ns is None:
+                    request._first_step_ns = start
+        else:
+            self._remember((start, end))
+        if running.fallback_ns:
+            for request in self.requests:
+                request._fallback_ns += running.fallback_ns
+        self._leave()
+
+    def _remember(self, window: Interval) -> None:
+        """Something stalled, or ran beside this step: the window is kept until what it means is known."""
+        owner, running = self._owner, self._running
+        windows: Sequence[Interval] = (window,)
         if owner._engine is not None or (running.overlaps and self.id is not None):
-            windows = _own_part(owner, self, windows[0])
+            windows = _own_part(owner, self, window)
         for request in self.requests:
             request._windows.extend(windows)
             if running.overlaps:
                 request._pipelined = True
-            if running.fallback_ns:
-                request._fallback_ns += running.fallback_ns
             if len(request._windows) > MAX_WINDOWS:
                 _boil_down(owner, request)
-        self._leave()
 
     def stalls(self) -> list[tuple[int, int]]:
         """What stalled here since the step began, as (nanoseconds since its beginning, length): plain, to be sent."""
@@ -109,13 +133,13 @@ class Step:
     def _leave(self) -> None:
         owner = self._owner
         under_way = owner._running.get(self._thread)
-        if under_way is not None:
-            with suppress(ValueError):
-                under_way.remove(self._running)
+        if under_way is not None and self._running in under_way:
+            under_way.remove(self._running)
             if not under_way:
                 owner._running.pop(self._thread, None)
         # Last: a request that finishes meanwhile finds the step here, or its window, or both.
         owner._steps.pop(id(self), None)
+        self._thread = 0
 
     def __enter__(self) -> Step:
         return self.begin()
@@ -127,7 +151,7 @@ class Step:
         # An interrupt inside `begin` or `end`, or an engine thread that died, leaves a step that nobody ends.
         # Not by `_leave`: whatever interrupts a finalizer inside a call of ours would be told on standard error.
         owner = getattr(self, "_owner", None)
-        if owner is not None:
+        if owner is not None and self._thread:
             owner._steps.pop(id(self), None)
             under_way = owner._running.get(self._thread, ())
             if self._running in under_way:

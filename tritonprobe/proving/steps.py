@@ -1,0 +1,131 @@
+"""What `request()` and `step()` cost an engine's iteration: empty steps over live requests that nobody samples.
+
+Touches no Triton: a step is two calls of ours around the model's execution, and what is timed is those. With peers the
+process has joined an engine of five, as a scheduler with four workers. Rounds of all kinds take turns, so that a
+machine's drift weighs on all alike.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tritonprobe.bus import Bus, Subscriber
+from tritonprobe.proving.intervals import Interval, interval
+from tritonprobe.requests import Requests
+from tritonprobe.tracing import Trace
+
+BUDGET_US = 5.0
+PROMISED_SIZE = 8
+"""The batch that the budget is for; each further request adds to it, which the larger ones show."""
+SIZES = (1, 8, 32, 256)
+STEPS = 200
+PEERS = 4
+UNSAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+
+Listener = Callable[[Callable[[int], list[Trace]]], "Subscriber | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Microseconds of one step over `size` requests, the median of each round."""
+
+    size: int
+    peers: int
+    tracer: bool
+    rounds: tuple[float, ...]
+    interval: Interval
+
+    @property
+    def how(self) -> str:
+        peers = f"{self.peers} peers" if self.peers else "alone"
+        return f"{peers}, {'a tracer that samples nothing' if self.tracer else 'no tracer installed'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    batches: tuple[Batch, ...]
+
+    @property
+    def good(self) -> bool:
+        return all(b.interval.high <= BUDGET_US for b in self.batches if b.size <= PROMISED_SIZE)
+
+
+def measure(rounds: int, seed: int, listener: Listener) -> Steps:
+    """Measures every batch, alone and with peers; `listener` makes the tracer that is subscribed, if it can."""
+    with ExitStack() as stack:
+        engines: list[tuple[int, bool, Callable[[int], float]]] = []
+        for peers in (0, PEERS):
+            bus = Bus()
+            requests = Requests(bus)
+            if peers:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tritonprobe-steps-")))
+                for each in (requests, *(Requests(Bus()) for _ in range(peers))):
+                    each.join(folder, "bench")
+                    stack.callback(each.leave)
+            tracer = listener(requests.waiting)
+            if tracer is not None:
+                bus.subscribe(tracer)
+            engines.append((peers, tracer is not None, _Engine(requests).round))
+        taken: dict[tuple[int, int], list[float]] = {(peers, size): [] for peers, _, _ in engines for size in SIZES}
+        for _ in range(rounds):
+            for peers, _, run in engines:
+                for size in SIZES:
+                    taken[peers, size].append(run(size))
+    return Steps(
+        tuple(
+            Batch(size, peers, tracer, tuple(taken[peers, size]), interval(taken[peers, size], seed))
+            for peers, tracer, _ in engines
+            for size in SIZES
+        )
+    )
+
+
+class _Engine:
+    """Steps of a batch that stays the same for a round, as in decoding."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def round(self, size: int) -> float:
+        requests = self._requests
+        live = [requests.request(str(i), "m", UNSAMPLED) for i in range(size)]
+        batch = [(request, 1) for request in live]
+        times = []
+        for number in range(STEPS):
+            start = time.perf_counter_ns()
+            with requests.step(batch, id=number):
+                pass
+            times.append(time.perf_counter_ns() - start)
+        for request in live:
+            request.finish()
+        return median(times) / 1e3
+
+
+def body(steps: Steps, rounds: int, seed: int) -> dict[str, Any]:
+    """The figures for the JSON document."""
+    return {
+        "seed": seed,
+        "rounds": rounds,
+        "steps_a_round": STEPS,
+        "budget_us": BUDGET_US,
+        "promised_size": PROMISED_SIZE,
+        "kept": steps.good,
+        "batches": [
+            {
+                "requests": each.size,
+                "peers": each.peers,
+                "tracer": each.tracer,
+                "median_us": each.interval.median,
+                "interval_us": [each.interval.low, each.interval.high],
+                "rounds_us": [round(us, 3) for us in each.rounds],
+            }
+            for each in steps.batches
+        ],
+    }
