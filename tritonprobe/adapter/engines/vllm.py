@@ -66,6 +66,8 @@ class Vllm:
         def around(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def activate(*args: Any, **kwargs: Any) -> Any:
+                if self.attachment.on:
+                    self._host.prewarm_as_set()  # before vLLM warns of each kernel that is compiled
                 result = original(*args, **kwargs)
                 if self.attachment.on:
                     self._ready("vLLM's warm-up has ended")
