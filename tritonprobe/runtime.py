@@ -179,6 +179,7 @@ class Runtime:
         threads: int | None = None,
         modules: Collection[str] = (),
         expand: bool = False,
+        tune: bool = False,
         progress: Progress | None = None,
     ) -> Prewarmed:
         """Replays a census in this process; see `tritonprobe.prewarm`."""
@@ -192,6 +193,7 @@ class Runtime:
             threads=threads,
             modules=modules,
             expand=expand,
+            tune=tune,
             progress=progress,
         )
         self.ledger.set(PREWARM_COVERAGE, (), self.prewarmed.coverage)

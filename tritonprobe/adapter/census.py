@@ -94,6 +94,16 @@ class CensusRecorder:
                 self._environments[environment.id] = environment
                 self._keep(replace(entry, cold=()))
 
+    def adopt_winner(self, tuned: Tuned, environment: Environment) -> None:
+        """A tuner was given this one, or chose it while prewarming."""
+        with self._lock:
+            self._environments[environment.id] = environment
+            if tuned.identity not in self._tunings and not self._room(len(tuned.key) + len(tuned.call) + 400):
+                self._drop("tunings")
+                return
+            self._tunings[tuned.identity] = tuned
+            self.changes += 1
+
     def grid(self, digest: str) -> None:
         """A variant is about to be launched for the first time: `run` on the stack knows its grid."""
         try:

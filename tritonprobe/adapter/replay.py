@@ -12,6 +12,7 @@ import importlib
 import json
 import logging
 import sys
+import threading
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class Replay:
         self._census = census
         self._allowed = {name.partition(".")[0] for name in (*sys.modules, *modules)}
         self._kernels: dict[str, list[Any]] = {}
+        self._building: dict[str, threading.Lock] = {}
         self._index()
         self.environment = environment_now()
 
@@ -112,8 +114,8 @@ class Replay:
         self._adapter.census.adopt(entry, self._census.environments[entry.environment])
         return fresh
 
-    def expand(self, entry: Entry) -> set[str]:
-        """Compiles the entry as every configuration of its autotuners; the hashes of these binaries.
+    def expand(self, entry: Entry, only: str | None = None) -> set[str]:
+        """Compiles the entry as every configuration of its autotuners, or one; the hashes of these binaries.
 
         They are on the disk then, for a tuner that is yet to choose. Raises Stale, or what Triton raises.
         """
@@ -123,8 +125,9 @@ class Replay:
         device = driver.active.get_current_device()
         for jit in self.kernels(entry):
             tuners = [tuner for tuner in living_tuners() if tuner.fn is jit]  # heuristics between them may depend on it
-            for config in {str(config): config for tuner in tuners for config in tuner.configs}.values():
-                done |= self._as(jit, entry, device, config)
+            for text, config in {str(config): config for tuner in tuners for config in tuner.configs}.items():
+                if only in (None, text):
+                    done |= self._as(jit, entry, device, config)
         return done
 
     def _as(self, jit: Any, entry: Entry, device: Any, config: Any) -> set[str]:
@@ -145,6 +148,15 @@ class Replay:
             return set()
         finally:
             in_memory.pop(key, None)
+
+    def was_measured_here(self, tuned: Tuned) -> bool:
+        """Whether its winner is one for this device."""
+        recorded = self._census.environments.get(tuned.environment)
+        return tuned.measured and recorded is not None and recorded.device == self.environment.device
+
+    def chose(self, tuned: Tuned) -> None:
+        """A tuner chose, while prewarming."""
+        self._adapter.census.adopt_winner(tuned, self.environment)
 
     def take_over(self, tuned: Tuned) -> bool:
         """Gives the tuner the recorded winner; False if it has one. Raises Stale."""
@@ -212,8 +224,11 @@ class Replay:
             if kernel.hash != entry.hash:
                 raise Stale(f"compiled to {kernel.hash[:12]}, recorded was {entry.hash[:12]}: something else differs")
         if load:
-            for key in entry.keys:
-                in_memory[key]._init_handles()
+            # Binaries of one signature share a launcher, which Triton 3.6 compiles: once, and not in each thread.
+            types = str([kind for kind in signature.values() if kind != "constexpr"])
+            with self._building.setdefault(types, threading.Lock()):
+                for key in entry.keys:
+                    in_memory[key]._init_handles()
 
     def _inputs(self, entry: Entry) -> tuple[dict[str, Any], dict[Any, Any], dict[Any, Any], dict[str, Any]]:
         try:

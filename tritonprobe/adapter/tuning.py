@@ -107,8 +107,11 @@ class Tunings:
     def _begin(self, call: OpenCall, tuner: Any, args: tuple[Any, ...]) -> None:
         try:
             kwargs = args[0] if args and isinstance(args[0], dict) else {}
-            met = text_of_json({"arguments": describe_call({**(tuner.nargs or {}), **kwargs})})
-            call.session = Session(tuner, _key_of(tuner), met, self._measures(), self._census)
+            met = {**(tuner.nargs or {}), **kwargs}
+            given = {name: met[name] for name in tuner.arg_names if name in met}  # the grid is among the others
+            call.session = Session(
+                tuner, _key_of(tuner), text_of_json({"arguments": describe_call(given)}), self._measures(), self._census
+            )
             call.reasons = (*call.reasons, f"no autotune winner yet for {call.session.key}")
             self._name_bucket(call, tuner, args)
         except Exception:

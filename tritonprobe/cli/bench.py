@@ -37,6 +37,7 @@ def bench() -> None:
 
 bench.add_command(proofs.cold)
 bench.add_command(proofs.overhead)
+bench.add_command(proofs.prewarm)
 bench.add_command(proofs.scrape)
 bench.add_command(proofs.steps)
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritonprobe.cli.census import load
+from tritonprobe.cli.census import load, save
 from tritonprobe.cli.group import BadInput
+from tritonprobe.shapes.census import with_winners
 
 if TYPE_CHECKING:
     from tritonprobe.prewarming import Prewarmed
@@ -62,6 +63,10 @@ class Seconds(click.ParamType[float]):
     metavar="PACKAGE",
     help="Import this package to find the census's kernels; may be repeated.",
 )
+@click.option("--tune", is_flag=True, help="Let autotuners choose here and now; on a GPU that does not serve.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the census with what was chosen."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the summary.")
 @click.pass_context
 def prewarm(
@@ -72,6 +77,8 @@ def prewarm(
     cover: float,
     threads: int | None,
     modules: tuple[str, ...],
+    tune: bool,
+    output: Path | None,
     as_json: bool,
 ) -> None:
     """Compile what a CENSUS recorded, into Triton's cache folder (TRITON_CACHE_DIR).
@@ -80,11 +87,19 @@ def prewarm(
     what is done (exit code 130). Exit code 1: nothing of the census can be prewarmed here.
     """
     census = load(path)
+    if tune and target is not None:
+        raise BadInput("--tune needs a GPU, and --target does without: leave one of them out")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise BadInput(f"--output {output}: {output.absolute().parent} is no folder")
     _import(modules)
     with ExitStack() as stack:
         _device(stack, target)
         progress = stack.enter_context(_bar())
-        result = _run(census, cover, budget, threads, modules, progress)
+        result = _run(census, cover, budget, threads, modules, tune, progress)
+        if output is not None:
+            from tritonprobe.runtime import current
+
+            save(with_winners(census, current().census()), output)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(result), indent=1))
     else:
@@ -125,6 +140,7 @@ def _run(
     budget: float | None,
     threads: int | None,
     modules: tuple[str, ...],
+    tune: bool,
     progress: Progress,
 ) -> Prewarmed:
     from tritonprobe.adapter.core import UnsupportedTriton
@@ -132,7 +148,14 @@ def _run(
 
     try:
         return current().prewarm(
-            census, cover=cover, budget=budget, threads=threads, modules=modules, expand=True, progress=progress
+            census,
+            cover=cover,
+            budget=budget,
+            threads=threads,
+            modules=modules,
+            expand=not tune,
+            tune=tune,
+            progress=progress,
         )
     except UnsupportedTriton as error:
         raise BadInput(str(error)) from None

@@ -182,6 +182,39 @@ def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Pat
     ctx.exit(0 if found.good else 1)
 
 
+@click.command(short_help="Measure how much sooner a tuned kernel is ready when it is prewarmed.")
+@_device
+@click.option("--side", default=1024, show_default=True, type=click.IntRange(64, 16_384), help="Of the matrices.")
+@_json
+@_output
+@click.pass_context
+def prewarm(ctx: click.Context, device: str, side: int, as_json: bool, output: Path | None) -> None:
+    """Tune a matrix product of 24 configurations twice, nothing compiled: as Triton does, and by a prewarm.
+
+    Exit code 1: the prewarm took more than 0.35 of Triton's own first call, a call after it was cold, or its winner is
+    more than 2% slower than the best of the 24.
+    """
+    from tritonprobe.proving import prewarm as measurement
+    from tritonprobe.proving.document import command_line, document
+
+    options = {"--device": device, "--side": side, "--json": as_json, "--output": output}
+    chosen = _checked(device, output)
+    with _failing(ctx):
+        found = measurement.measure(side, chosen, _say)
+    made = document("prewarm", command_line("bench prewarm", options), found.made, measurement.body(found))
+    _leave(made, output)
+    if as_json:
+        click.echo(json.dumps(made, indent=1))
+    else:
+        slower = "nothing was measured" if found.slower is None else f"its winner at {found.slower:.3f} of the best"
+        click.echo(
+            f"Triton's own first call {found.serial:.2f} s; prewarmed in {found.prewarmed:.2f} s, "
+            f"{found.share:.2f} of it, by {found.threads} threads; {slower}; "
+            f"the first call then {found.first_call * 1e3:.2f} ms, {found.cold_after} cold"
+        )
+    ctx.exit(0 if found.good else 1)
+
+
 def _checked(device: str, output: Path | None) -> str | None:
     """The compile-only device to use, or None for the GPU; before minutes are spent on what cannot be written."""
     from tritonprobe.proving.document import pick_device

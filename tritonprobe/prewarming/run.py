@@ -44,6 +44,7 @@ class Prewarmed:
     replayed: int = 0
     there_before: int = 0
     winners: int = 0
+    """Winners that autotuners have now, taken over or chosen."""
     configurations: int = 0
     """Binaries for tuners that are yet to choose, beside the recorded ones."""
     left_out: int = 0
@@ -71,12 +72,14 @@ def run(
     modules: Collection[str] = (),
     load: bool = True,
     expand: bool = False,
+    tune: bool = False,
     progress: Progress | None = None,
 ) -> Prewarmed:
     """Replays `census` on Triton's active device.
 
     ``budget`` is in seconds: the plan leaves out what does not fit. ``timeout`` is when to stop in any case. With
-    ``expand`` a kernel whose tuner chose where nothing can be measured is compiled in all of its configurations.
+    ``expand`` a kernel whose tuner chose where nothing can be measured is compiled in all of its configurations; with
+    ``tune`` the tuners choose here and now, which takes the GPU: for a process that does not serve.
 
     Raises ValueError for a bad `cover`, RuntimeError while a stream captures, and what Triton raises without a device.
     """
@@ -89,13 +92,16 @@ def run(
     workers = threads or min(MAX_THREADS, len(os.sched_getaffinity(0)))
     replay = Replay(adapter, census, modules)
     budget_ns = None if budget is None else int(budget * 1e9)
-    plan = make_plan(census, cover=cover, budget_ns=budget_ns, workers=workers, on_disk=_on_disk())
+    choosing = _choosing(census, replay) if tune else frozenset()
+    # What only tuners met is compiled while they choose, and measured as it comes.
+    others = census.without(lambda entry: entry.kernel in choosing and not entry.launched)
+    plan = make_plan(others, cover=cover, budget_ns=budget_ns, workers=workers, on_disk=_on_disk())
     result = Prewarmed(planned=len(plan.tasks), left_out=len(plan.left_out), unneeded=len(plan.unneeded))
     run_ = _Run(replay, result, _deadline(begin, budget, timeout), load, progress)
     run_.expanded = untuned(census) if expand else frozenset()
     try:
         run_.tasks(_ready_to_go(plan, replay, result), len(plan.tasks), workers)
-        run_.take_over(census)
+        run_.take_over(census, workers if tune else 0)
     except KeyboardInterrupt:
         result.stopped = "interrupt"
     result.configurations = len(run_.configurations - {entry.hash for entry in census.entries.values()})
@@ -104,6 +110,11 @@ def run(
     for skipped in result.skipped:
         log.info("tritonprobe: prewarm skipped %s: %s", skipped.kernel, skipped.because)
     return result
+
+
+def _choosing(census: Census, replay: Replay) -> frozenset[str]:
+    """Kernels whose tuners have no winner for this device."""
+    return frozenset(tuned.kernel for tuned in winners(census) if not replay.was_measured_here(tuned))
 
 
 def _deadline(begin: float, *seconds: float | None) -> float | None:
@@ -164,12 +175,21 @@ class _Run:
             for future in [f for f in under_way if not f.cancelled()]:
                 self._account(future, under_way.pop(future), total)
 
-    def take_over(self, census: Census) -> None:
+    def take_over(self, census: Census, workers: int) -> None:
+        """Gives tuners their recorded winners; with `workers`, those that have none here choose."""
         from tritonprobe.adapter.replay import Stale
+        from tritonprobe.adapter.trials import tune
 
         for tuned in winners(census):
+            if self._late():
+                return
             try:
-                self._result.winners += self._replay.take_over(tuned)
+                if not workers or self._replay.was_measured_here(tuned):
+                    self._result.winners += self._replay.take_over(tuned)
+                else:
+                    with ThreadPoolExecutor(workers, "tritonprobe-prewarm", self._go_there or (lambda: None)) as pool:
+                        self._replay.chose(tune(self._replay, census, tuned, pool))
+                    self._result.winners += 1
             except Stale as stale:
                 self._result.skipped.append(Skipped(f"{tuned.kernel} (winner for {tuned.key})", str(stale)))
 

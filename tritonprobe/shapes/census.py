@@ -212,6 +212,14 @@ def merge(*censuses: Census) -> Census:
     )
 
 
+def with_winners(census: Census, chosen: Census) -> Census:
+    """`census` with the winners of another: those that were measured there take the place of what is known of a key."""
+    new = {t.identity: t for t in chosen.tunings.values() if t.measured}
+    places = {(t.kernel, t.key) for t in new.values()}
+    kept = {k: t for k, t in census.tunings.items() if (t.kernel, t.key) not in places}
+    return replace(census, environments={**census.environments, **chosen.environments}, tunings={**kept, **new})
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What the second of two censuses has that the first has not, and the other way round."""
