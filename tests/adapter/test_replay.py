@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections import namedtuple
 from collections.abc import Callable
@@ -30,6 +31,16 @@ Pair = namedtuple("Pair", "a b")
 @triton.jit
 def double(v):
     return v * 2
+
+
+class Mode(enum.IntEnum):
+    PLAIN = 0
+    FANCY = 3
+
+
+@triton.jit
+def enum_kernel(x, BLOCK: tl.constexpr, MODE: tl.constexpr, DT: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), MODE)
 
 
 @triton.jit
@@ -135,6 +146,28 @@ def test_every_kind_of_argument_and_constant_comes_to_the_same_hash(
     result = tritonprobe.prewarm(census)
     assert (result.replayed, result.skipped) == (4, [])
     assert cold(traffic) == []
+
+
+def test_constants_of_a_programs_own_enumerations_and_of_torch_are_replayed(
+    instrumented: Runtime, forget: Callable[..., Path]
+) -> None:
+    def traffic() -> None:
+        enum_kernel[(1,)](X, 64, Mode.FANCY, torch.float16)
+        enum_kernel[(1,)](X, 64, Mode.PLAIN, torch.bfloat16)
+
+    traffic()
+    census = recorded(instrumented)
+    assert dict(census.dropped) == {}
+    forget(enum_kernel)
+    result = tritonprobe.prewarm(census)
+    assert (result.replayed, result.skipped) == (2, [])
+    assert cold(traffic) == []
+
+
+def test_what_has_no_word_is_counted(instrumented: Runtime) -> None:
+    enum_kernel[(1,)](X, 64, Mode.PLAIN, object())
+    census = recorded(instrumented)
+    assert (len(census.entries), dict(census.dropped)) == (0, {"unrecordable": 1})
 
 
 def test_one_variant_under_two_in_memory_keys_is_one_binary(
@@ -257,6 +290,8 @@ def test_a_replay_that_comes_to_another_hash_leaves_nothing_in_memory(
         {"signature": 5, "constexprs": [], "attrs": [], "options": {}},
         {"signature": [], "constexprs": [[[0], {"exec": "1"}]], "attrs": [], "options": {}},
         {"signature": [], "constexprs": [[[0], {"namedtuple": ["os", "system", []]}]], "attrs": [], "options": {}},
+        {"signature": [], "constexprs": [[[0], {"enum": ["os", "system", "x"]}]], "attrs": [], "options": {}},
+        {"signature": [], "constexprs": [[[0], {"torch": "torch.load"}]], "attrs": [], "options": {}},
         {"signature": [], "constexprs": [[[0], {"dtype": "pointer<fp32>"}]], "attrs": [], "options": {}},
     ],
 )

@@ -1,11 +1,12 @@
 """Compile inputs as JSON and back: what `_do_compile` was given, exactly, and nothing that could run on reading it.
 
-Knows Triton's types for constants. Functions and named tuples are written as names; `decode` asks a resolver for them,
-so that whoever reads decides which modules may be imported.
+Knows Triton's types for constants. Functions, enumerations and named tuples are written as names; `decode` asks a
+resolver for them, so that whoever reads decides which modules may be imported.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,6 +42,10 @@ def _spelt_out(value: Any) -> dict[str, Any]:
         found = {"float": value.hex() if math.isfinite(value) else repr(value)}
     elif isinstance(value, tl.dtype):
         found = {"dtype": str(value)}
+    elif isinstance(value, enum.Enum):
+        found = {"enum": [type(value).__module__, type(value).__qualname__, value.name]}
+    elif type(value).__module__ == "torch" and type(value).__name__ == "dtype":
+        found = {"torch": str(value)}
     elif isinstance(value, JITCallable):
         found = {"jit": [value.fn.__module__, value.fn.__qualname__]}
     elif isinstance(value, tl.constexpr):
@@ -101,6 +106,22 @@ def _jit(content: Any, resolve: Resolve) -> Any:
     return jit_function(found) or found
 
 
+def _enum(content: Any, resolve: Resolve) -> Any:
+    kind = resolve(content[0], content[1])
+    if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        raise TypeError(f"{content[1]} is no enumeration")
+    return kind[content[2]]
+
+
+def _torch(content: Any, _: Resolve) -> Any:
+    import torch
+
+    found = getattr(torch, content.removeprefix("torch."))
+    if not isinstance(found, torch.dtype):
+        raise TypeError("no dtype")
+    return found
+
+
 def _namedtuple(content: Any, resolve: Resolve) -> Any:
     kind = resolve(content[0], content[1])
     if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
@@ -115,6 +136,8 @@ _WORDS: dict[str, Callable[[Any, Resolve], Any]] = {
     "tuple": _tuple,
     "list": _list,
     "jit": _jit,
+    "enum": _enum,
+    "torch": _torch,
     "namedtuple": _namedtuple,
 }
 
