@@ -522,6 +522,36 @@ def test_nothing_is_said_when_all_is_well(server: Server, caplog: pytest.LogCapt
     assert caplog.records == []
 
 
+def test_an_engine_thread_that_dies_in_a_step_holds_nobody_up(server: Server):
+    """It began a step by hand and never came to its end; the server finishes its requests."""
+    r = server.requests.request()
+
+    def engine() -> None:
+        step = server.requests.step([r], id=1).begin()
+        server.requests.stall(10, 30, this_thread())
+        del step  # as when an exception unwinds the thread's stack
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    thread.join()
+    gc.collect()
+    server.at(50)
+    r.finish(error="engine_died")
+    assert server.finished[0].before.total_ns == 20
+    assert server.requests._steps == {}
+    assert server.errors == []
+
+
+@pytest.mark.parametrize("id", [None, 7, "", "x" * 100_000, object(), ["no", "id"]])
+def test_whatever_a_steps_id_is_nothing_breaks(server: Server, id):
+    r = server.requests.request()
+    with server.requests.step([r], id=id):
+        server.stall(10, 30)
+    r.finish()
+    assert server.finished[0].before == Exposure(in_batch_ns=20)
+    assert server.errors == []
+
+
 # Threads
 
 
