@@ -542,10 +542,10 @@ def test_an_engine_thread_that_dies_in_a_step_holds_nobody_up(server: Server):
     assert server.errors == []
 
 
-@pytest.mark.parametrize("id", [None, 7, "", "x" * 100_000, object(), ["no", "id"]])
-def test_whatever_a_steps_id_is_nothing_breaks(server: Server, id):
+@pytest.mark.parametrize("step_id", [None, 7, "", "x" * 100_000, object(), ["no", "id"]])
+def test_whatever_a_steps_id_is_nothing_breaks(server: Server, step_id):
     r = server.requests.request()
-    with server.requests.step([r], id=id):
+    with server.requests.step([r], id=step_id):
         server.stall(10, 30)
     r.finish()
     assert server.finished[0].before == Exposure(in_batch_ns=20)
