@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tritonprobe.ledger.schema import METRICS, PREFIX, Metric
-from tritonprobe.model import FALLBACK_REASONS, PHASES, TIERS, TRIAL_OUTCOMES
+from tritonprobe.model import FALLBACK_REASONS, PHASES, TIERS, TRIAL_OUTCOMES, WINDOW_OUTCOMES
 
 PAGE = Path(__file__).with_name("metrics.md")
 
@@ -28,7 +28,8 @@ In OpenMetrics, the times to the first token, per output token and of cold calls
 
 LABELS = {
     "kernel": "`module.qualname` of the `@triton.jit` function",
-    "bucket": "a named range of launch shapes, e.g. `M<=1024,N=4096`; `all` where a kernel has no dimensions",
+    "bucket": "a named range of launch shapes, e.g. `M<=1024,N=4096`; `all` where a kernel has no dimensions; of GPU "
+    "time also `external`: kernels of others, by their own names",
     "tier": "where a variant was found: " + ", ".join(f"`{t}`" for t in TIERS),
     "phase": "of a cold call: "
     + ", ".join(f"`{p}`" for p in PHASES)
@@ -41,7 +42,16 @@ LABELS = {
     "waited": "`in_batch`: the stall lay in the request's own steps; `queued`: it waited for others'",
     "rank": "the process's rank (`TRITONPROBE_RANK`, else `RANK`, else 0)",
     "cause": "the argument or option that changed",
-    "outcome": "of an autotune configuration: " + ", ".join(f"`{o}`" for o in (*TRIAL_OUTCOMES, "pruned")),
+    "outcome": "of an autotune configuration: "
+    + ", ".join(f"`{o}`" for o in (*TRIAL_OUTCOMES, "pruned"))
+    + "; of a window: "
+    + ", ".join(f"`{o}`" for o in WINDOW_OUTCOMES),
+    "method": "`cupti`: the kernel's own record; `event`: a pair of events, an upper bound for short kernels; `none`",
+    "why": "what the method was chosen for, or what keeps GPU time from being measured",
+    "attribution": "of a launch seen in a window: `matched`; `ambiguous`: another bucket's launch may have changed "
+    "places with it; `misaligned`: a record too few or too many for its kernel and grid; `edge`: as the window was "
+    "opened or closed",
+    "gpu": "the GPU's number in this process",
     "op": "`module.qualname` of the `@op` function, or the name it was given",
     "path": "`triton` or `fallback`",
     "reason": "of a fallback: "
@@ -88,6 +98,17 @@ QUERIES = (
     (
         "Fallbacks by op and reason",
         "sum by (op, reason) (rate(tritonprobe_fallbacks_total[5m])) > 0",
+    ),
+    (
+        "Where the GPU's time goes, by kernel and bucket (of what windows saw)",
+        "topk(10, sum by (kernel, bucket) (rate(tritonprobe_kernel_bucket_seconds_sum[5m])))",
+    ),
+    (
+        "Mean GPU time of a kernel and bucket",
+        (
+            "sum by (kernel, bucket) (rate(tritonprobe_kernel_bucket_seconds_sum[5m]))"
+            " / sum by (kernel, bucket) (rate(tritonprobe_kernel_bucket_seconds_count[5m]))"
+        ),
     ),
     ("Arguments and options that cause recompiles", "topk(10, sum by (kernel, cause) (tritonprobe_recompiles_total))"),
 )

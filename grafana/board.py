@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana import kernels, serving
+from grafana import gpu, kernels, serving
 from grafana.panels import DATASOURCE, Json, lay_out
 from grafana.queries import series
 from tritonprobe.ledger import schema
@@ -19,6 +19,7 @@ def board() -> Json:
         ("What requests felt", serving.requests()),
         ("Cold calls", serving.cold_calls()),
         ("Launches and tiers", kernels.launches()),
+        ("GPU time", gpu.gpu_time()),
         ("Autotune", kernels.autotune()),
         ("Ops and fallbacks", kernels.ops()),
         ("Start, and tritonprobe itself", kernels.itself()),

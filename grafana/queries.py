@@ -21,8 +21,8 @@ TARGET = ("job", "instance")
 CHOSEN = ("kernel", "model")
 """Labels of ours that have a variable, too."""
 
-PARTS = ("bucket", "count", "sum")
-"""What a histogram is stored as."""
+PARTS: dict[str, tuple[str | None, ...]] = {"histogram": ("bucket", "count", "sum"), "summary": ("count", "sum")}
+"""What a distribution is stored as."""
 
 
 def series(metric: Metric, *matchers: str, part: str | None = None) -> str:
@@ -30,7 +30,7 @@ def series(metric: Metric, *matchers: str, part: str | None = None) -> str:
 
     Raises ValueError if a matcher asks for what the metric does not have: another label, a bound that is no edge.
     """
-    if (part in PARTS) != (metric.kind == "histogram"):
+    if part not in PARTS.get(metric.kind, (None,)):
         raise ValueError(f"{metric.name} is a {metric.kind} and has no part {part}")
     for matcher in matchers:
         _check(metric, matcher, part)

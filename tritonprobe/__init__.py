@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tritonprobe._version import __version__
+from tritonprobe.model import GpuSample
 from tritonprobe.op import op
 from tritonprobe.probe import instrument, probe, uninstrument
 from tritonprobe.runtime import configure, current
@@ -35,12 +36,14 @@ __all__ = [
     "BucketSpecError",
     "Census",
     "CensusError",
+    "GpuSample",
     "SettingError",
     "Settings",
     "__version__",
     "cold_call",
     "collector",
     "configure",
+    "gpu_window",
     "instrument",
     "join",
     "op",
@@ -128,6 +131,19 @@ def ready() -> None:
     With TRITONPROBE_PREWARM the census of that name is replayed first, for TRITONPROBE_READY_TIMEOUT at most.
     """
     current().ready()
+
+
+def gpu_window(seconds: float = 0.05) -> tuple[GpuSample, ...]:
+    """Measures GPU times for so many seconds, now: launches of other threads, by kernel and bucket.
+
+    They are counted as those of the windows that open by themselves. Nothing comes back where GPU times cannot be
+    measured (``gpu_timing_info`` says why), or if the window had to be given up. Raises SettingError if GPU times are
+    switched off.
+    """
+    watch = current().adapter.gpu
+    if watch is None:
+        raise SettingError("GPU times are off: set TRITONPROBE_GPU_WINDOWS=1, or configure(gpu_windows=True)")
+    return watch.times.window(seconds)
 
 
 def serve(addr: str | None = None, port: int | None = None) -> Server:

@@ -40,6 +40,10 @@ TrialOutcome = Literal["ok", "out_of_resources", "compile_assertion", "ptxas_err
 """What became of one autotune configuration."""
 TRIAL_OUTCOMES: tuple[TrialOutcome, ...] = get_args(TrialOutcome)
 
+WindowOutcome = Literal["ok", "idle", "cut", "unsettled", "late", "dropped", "overflow", "taken", "misread", "failed"]
+"""What became of a window in which GPU time was looked at."""
+WINDOW_OUTCOMES: tuple[WindowOutcome, ...] = get_args(WindowOutcome)
+
 OTHER = "other"
 """The label value that takes what a bound turned away, and the phase that takes what no other phase named."""
 
@@ -254,6 +258,17 @@ class FellBack:
     end_ns: int
     unix_ns: int
     trace: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """GPU time of one kernel and bucket, as a window saw it. ``method``: ``cupti`` or ``event`` (an upper bound)."""
+
+    kernel: str
+    bucket: str
+    method: str
+    count: int
+    total_ns: int
 
 
 Event = ColdCall | RequestCost | LaunchError | FellBack

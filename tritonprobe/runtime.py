@@ -107,6 +107,7 @@ class Runtime:
                     opened=self._opened,
                     closed=self._closed,
                     publish=self._launch_error,
+                    is_ready=self.is_ready,
                 )
                 self.bus.subscribe(self._adapter.census.cold_call, keep=True)
                 if self.settings.dir:

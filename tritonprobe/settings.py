@@ -48,6 +48,7 @@ class Settings:
     ready_timeout: float = 600.0  # seconds of prewarming after which the process is ready in any case
     on_cold_after_ready: str = "log"  # what an incident does: log, or (in tests) raise
     host_windows: float = 10.0  # mean seconds between windows of 20 ms in which host launch time is measured; 0: never
+    gpu_windows: str = "off"  # measure GPU times in short windows; `graphs`: also where there are CUDA graphs
 
     def __post_init__(self) -> None:
         for name in _PATHS:
@@ -91,7 +92,7 @@ MAX_SLOS = 8
 """Objectives: each is two series."""
 _SECONDS = {"host_windows": "seconds, from 0 (none) to 86400", "ready_timeout": "seconds, from 0 to 86400"}
 _PATHS = {"dir": "a directory's path, or none", "prewarm": "a file's path, or none"}
-_CHOICES: dict[str, tuple[object, ...]] = {"disabled": (True, False), "on_cold_after_ready": ("log", "raise")}
+_CHOICES: dict[str, tuple[object, ...]] = {"disabled": (True, False), "on_cold_after_ready": ("log", "raise"), "gpu_windows": ("off", "on", "graphs")}
 _EXAMPLES = {"addr": "127.0.0.1", "rank": "0", "engine": "llm-0"}
 _DEVICE = re.compile(r"compile-only:cuda:[0-9]+")  # which numbers there are, the adapter knows
 
@@ -138,7 +139,9 @@ def _are_slos(value: object) -> bool:
 def _parse(variable: str, text: str, field: str) -> object:
     """The value that the text of an environment variable stands for. Raises SettingError."""
     value: object = text
-    if field == "disabled":
+    if field == "gpu_windows":
+        value = {"0": "off", "1": "on"}.get(text, text)
+    elif field == "disabled":
         if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
             raise SettingError(f"{variable}={text!r}: expected 1 or 0")
         value = text.lower() in ("1", "true", "yes")

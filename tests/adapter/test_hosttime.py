@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+import tritonprobe
 from tests.adapter import kernels
 from tests.adapter.conftest import fresh
-from tritonprobe.adapter import hosttime
+from tritonprobe.adapter import windows as launch_windows
 from tritonprobe.adapter.device import CompileOnlyLauncher
 from tritonprobe.adapter.hosttime import HostTime
 from tritonprobe.ledger import HistogramSample
@@ -84,8 +85,6 @@ def test_a_launch_that_raises_in_a_window_raises_as_ever(instrumented: Runtime, 
 
 
 def test_uninstrument_in_a_window_gives_the_launchers_back(instrumented: Runtime, add: Any) -> None:
-    import tritonprobe
-
     kernel = add(X, X, X, 64)
     own = kernel._run
     instrumented.adapter.host_time.open()
@@ -94,9 +93,10 @@ def test_uninstrument_in_a_window_gives_the_launchers_back(instrumented: Runtime
 
 
 def test_windows_open_by_themselves(runtime: Runtime, add: Any) -> None:
-    window = HostTime(runtime.ledger, runtime.fault, every=0.02)
+    tritonprobe.probe(add.kernel)
+    windows = runtime.adapter.windows
+    window = HostTime(runtime.ledger, runtime.fault, every=0.02, windows=windows)
     kernel = add(X, X, X, 64)
-    window.note(kernel, NAME)
     window.start()
     deadline = time.monotonic() + 30
     while not sampled(runtime) and time.monotonic() < deadline:
@@ -107,17 +107,20 @@ def test_windows_open_by_themselves(runtime: Runtime, add: Any) -> None:
     assert isinstance(kernel._run, CompileOnlyLauncher)
 
 
-def test_the_number_of_kernels_and_samples_is_bounded(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosttime, "MAX_KERNELS", 2)
-    window = HostTime(runtime.ledger, runtime.fault, every=0)
-    launched = []
-    for block in (32, 64, 128):
-        kernel = fresh(kernels.add_kernel)[(1,)](X, X, X, 64, BLOCK=block)
-        window.note(kernel, NAME)
-        launched.append(kernel)
-    window.open()
+def test_the_number_of_kernels_is_bounded(instrumented: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_windows, "MAX_KERNELS", 2)
+    launched = [fresh(kernels.add_kernel)[(1,)](X, X, X, 64, BLOCK=block) for block in (32, 64, 128)]
+    instrumented.adapter.host_time.open()
     assert [isinstance(kernel._run, CompileOnlyLauncher) for kernel in launched] == [False, False, True]
-    window.close()
+    instrumented.adapter.host_time.close()
+
+
+def test_kernels_loaded_before_the_probe_came_are_seen(runtime: Runtime, add: Any) -> None:
+    kernel = add(X, X, X, 64)
+    tritonprobe.instrument()
+    runtime.adapter.host_time.open()
+    assert not isinstance(kernel._run, CompileOnlyLauncher)
+    runtime.adapter.host_time.close()
 
 
 def test_a_child_forked_in_a_window_launches_as_ever(instrumented: Runtime, add: Any) -> None:

@@ -12,6 +12,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from tritonprobe.export import exposition
 from tritonprobe.export.prometheus import Collector
 from tritonprobe.ledger import METRICS, Metric, Readable
+from tritonprobe.ledger.schema import DISTRIBUTIONS
 from tritonprobe.ledger.store import Exemplar, Family, HistogramSample, Sample, Traced
 
 LABEL = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(
@@ -54,7 +55,7 @@ def families(draw: st.DrawFn) -> list[Family]:
 def sample(metric: Metric, labels: tuple[str, ...]) -> st.SearchStrategy[Sample | HistogramSample]:
     if metric.kind == "info":
         return st.just(Sample(labels, 1.0))
-    if metric.kind != "histogram":
+    if metric.kind not in DISTRIBUTIONS:
         return NUMBER.map(lambda value: Sample(labels, value))
     counts = st.lists(st.integers(0, 10**9).map(float), min_size=metric.slots - 1, max_size=metric.slots - 1)
     sums = st.floats(allow_nan=False, allow_infinity=False)

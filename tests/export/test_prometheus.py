@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tests.conftest import require_tool
 from tritonprobe.export.prometheus import Collector, render
 from tritonprobe.ledger import METRICS, MemoryLedger, schema
+from tritonprobe.ledger.schema import DISTRIBUTIONS
 
 # What Prometheus 2.42 sends, and what a browser does.
 PROMETHEUS = (
@@ -30,7 +31,7 @@ def full_ledger() -> MemoryLedger:
     ledger = MemoryLedger()
     for metric in METRICS:
         labels = metric.created[0] if metric.created else tuple(f"a {label}" for label in metric.labels)
-        if metric.kind == "histogram":
+        if metric.kind in DISTRIBUTIONS:
             ledger.observe(metric, labels, 0.3)
         elif metric.kind == "counter":
             ledger.add(metric, labels, 3)

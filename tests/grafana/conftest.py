@@ -53,7 +53,7 @@ class Server:
     """A server's life as the adapter, the ops and the engine tell of it; what they say is counted for real."""
 
     probed: Probed = field(
-        default_factory=lambda: Probed(ledger=MemoryLedger(budget=600), settings=Settings(ttft_slos=(2.5, 10)))
+        default_factory=lambda: Probed(ledger=MemoryLedger(budget=680), settings=Settings(ttft_slos=(2.5, 10)))
     )
     bus: Bus = field(default_factory=Bus)
     clock: Clock = field(default_factory=Clock)
@@ -67,6 +67,7 @@ class Server:
         """The first variants, found on the disk and compiled; then ready."""
         ledger = self.probed.ledger
         ledger.set(schema.INFO, ("0.1.0", "3.6.0", "compile-only:cuda:90", "rewrite"), 1)
+        ledger.set(schema.GPU_TIMING, ("cupti", "self-test passed"), 1)
         self.launch(SOFTMAX, "N<=1024", 3)
         self.cold_call(SOFTMAX, "N<=1024", "disk", 0.03, (("cache_read", 20 * MS), ("module_load", 10 * MS)))
         ledger.add(schema.WARMUPS, (MATMUL, "M<=16"))
@@ -126,6 +127,20 @@ class Server:
     def launch(self, kernel: str, bucket: str, times: int) -> None:
         self.probed.ledger.cell(schema.LAUNCHES, (kernel, bucket))[0] += times
         self.probed.ledger.observe(schema.LAUNCH_HOST, (kernel,), 12e-6)  # as one window saw one of them
+        self.window(kernel, bucket, times)
+
+    def window(self, kernel: str, bucket: str, times: int) -> None:
+        """A window of GPU times saw all of these launches, 10 us each, and one that it gave up."""
+        ledger = self.probed.ledger
+        ledger.merge(schema.KERNEL_BUCKET_SECONDS, (kernel, bucket, "cupti"), (times, times * 1e-5))
+        ledger.observe(schema.KERNEL_SECONDS, (kernel, bucket), 1e-5)
+        ledger.observe(schema.QUEUE_SECONDS, (), 3e-6)
+        ledger.add(schema.GPU_LAUNCHES, ("matched",), times)
+        ledger.add(schema.GPU_LAUNCHES, ("edge",))
+        ledger.add(schema.GPU_BUSY, ("0",), times * 1e-5)
+        ledger.add(schema.GPU_WATCHED, ("0",), 0.02)
+        ledger.add(schema.GPU_WINDOWS, ("ok",))
+        ledger.add(schema.SELF_SECONDS, ("gpu",), 0.001)
 
     def cold_call(
         self, kernel: str, bucket: str, tier: Any, seconds: float, phases: tuple[tuple[str, int], ...], **more: Any

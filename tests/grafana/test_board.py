@@ -22,7 +22,7 @@ QUERIES = [target["expr"] for panel in PANELS for target in panel["targets"]]
 EXPOSED = {
     f"{PREFIX}{metric.name}{part}"
     for metric in METRICS
-    for part in (("_bucket", "_count", "_sum") if metric.kind == "histogram" else ("",))
+    for part in {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}.get(metric.kind, ("",))
 }
 each_panel = pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 

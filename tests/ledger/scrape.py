@@ -40,7 +40,7 @@ def everything(ledger: Readable) -> dict[tuple[str, tuple[str, ...]], tuple[floa
 
 def counters(ledger: Readable) -> dict[tuple[str, tuple[str, ...]], tuple[float, ...]]:
     """Of every number those that must never fall."""
-    summed = {metric.name for metric in schema.METRICS if metric.kind in ("counter", "histogram")}
+    summed = {metric.name for metric in schema.METRICS if metric.kind in ("counter", *schema.DISTRIBUTIONS)}
     return {key: found for key, found in everything(ledger).items() if key[0] in summed}
 
 

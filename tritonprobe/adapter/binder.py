@@ -39,6 +39,7 @@ class Binders:
         self._generate: Any = None
         self._count: Callable[..., None] | None = None  # in C; None: the statement is Python
         self._warned = False
+        self.loaded: Callable[[Any, Site], None] = lambda kernel, site: None  # told of each binary found loaded
 
     def install(self, patches: Patches, starting: Callable[[Any], None]) -> None:
         """Patches the generator; ``starting(backend)`` runs in the `binder` phase of each kernel's first launch."""
@@ -79,6 +80,9 @@ class Binders:
         if site is None:
             return
         for device, entry in list(kernel.device_caches.items()):
+            for loaded in list(entry[0].values()):
+                if getattr(loaded, "module", None) is not None:
+                    self.loaded(loaded, site)
             # A copy of a kernel shares its caches: a binder of ours stays, whoever's it is.
             if len(entry) == 5 and not hasattr(entry[4], PLAIN):
                 self._start_over(site, kernel, device, entry[4])

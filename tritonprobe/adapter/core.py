@@ -15,6 +15,7 @@ from tritonprobe.adapter import device
 from tritonprobe.adapter.binder import Binders
 from tritonprobe.adapter.calls import Calls, OpenCall
 from tritonprobe.adapter.census import CensusRecorder
+from tritonprobe.adapter.gputime import GpuWatch
 from tritonprobe.adapter.hosttime import HostTime
 from tritonprobe.adapter.inductor import Inductor
 from tritonprobe.adapter.interpreter import Interpreted
@@ -24,6 +25,7 @@ from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
 from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.adapter.tuning import Tunings
+from tritonprobe.adapter.windows import LaunchWindows
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.model import ColdCall, LaunchError
 from tritonprobe.settings import Settings
@@ -66,6 +68,7 @@ class Adapter:
         opened: Callable[[OpenCall], None],
         closed: Callable[[ColdCall], None],
         publish: Callable[[LaunchError], None],
+        is_ready: Callable[[], bool] = lambda: False,
     ) -> None:
         self.registry = Registry(ledger, fault, settings.buckets_per_kernel)
         self._watch: list[None] = []  # not empty while a cold call or an op is under way on any thread
@@ -84,8 +87,12 @@ class Adapter:
             self.registry, self.calls, self._enabled, lambda: not device.is_compile_only(), self.census
         )
         self._interpreted = Interpreted(self.registry, publish, self._enabled)
-        self.host_time = HostTime(ledger, fault, settings.host_windows)
-        self._phases.loaded = self.host_time.note
+        self.windows = LaunchWindows(fault, lambda: self.registry.thread.trials > 0)
+        self._phases.loaded = self._binders.loaded = self.windows.note
+        self.host_time = HostTime(ledger, fault, settings.host_windows, self.windows)
+        self.gpu: GpuWatch | None = None
+        if settings.gpu_windows != "off":
+            self.gpu = GpuWatch(ledger, fault, self.windows, is_ready, graphs_too=settings.gpu_windows == "graphs")
         _living.add(self)
         self._inductor = Inductor(
             self.registry,
@@ -127,6 +134,8 @@ class Adapter:
                 self._restore_device = device.activate(self._arch)
             self._on = self._ever = True
             self.host_time.start()
+            if self.gpu is not None:
+                self.gpu.install()
 
     def install_once(self) -> None:
         """For ops: patches Triton unless that was done before. After `uninstall` it stays away."""
@@ -143,8 +152,10 @@ class Adapter:
                 return []
             self._on = False
             self.host_time.stop()
+            left = [] if self.gpu is None else self.gpu.remove()
+            self.windows.close_all()
             self._binders.remove()
-            left = [*self._inductor.remove(), *self._patches.undo()]
+            left += [*self._inductor.remove(), *self._patches.undo()]
             if left:
                 log.warning("tritonprobe: %s were wrapped by somebody and pass through now", ", ".join(left))
             if self._restore_device is not None:

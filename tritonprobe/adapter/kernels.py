@@ -177,22 +177,26 @@ class Site:
     def miss(self, shape: Shape, key: Any) -> None:
         """Counts a call whose values are not in `shape.hot`. Called from the binder; never raises."""
         try:
-            # A tensor as a key would be compared by identity and pin its memory: only plain values are remembered.
-            plain = all(type(v) in (int, str, bool, type(None)) for v in (key if type(key) is tuple else (key,)))
-            name = shape.names.get(key) if plain else None
-            if name is None:
-                name = self._memo.admit(shape.rules.name(shape.values(key)))
-                if plain:
-                    if len(shape.names) >= MAX_SHAPES:
-                        shape.names.clear()
-                    shape.names[key] = name
+            name = self.bucket_of(shape, key)
             mode = self.mode
             cell = self._registry.ledger.cell(_METRIC[mode], (self.name, name))
             cell[0] += 1
-            if plain and mode == "launch" and not self._sessions:
+            if mode == "launch" and not self._sessions and is_plain(key):
                 shape.remember(key, cell)
         except Exception:
             self._registry.fault("binder")
+
+    def bucket_of(self, shape: Shape, key: Any) -> str:
+        """The bucket of a launch whose dimensions, those of `shape`, have these values."""
+        plain = is_plain(key)
+        name = shape.names.get(key) if plain else None
+        if name is None:
+            name = self._memo.admit(shape.rules.name(shape.values(key)))
+            if plain:
+                if len(shape.names) >= MAX_SHAPES:
+                    shape.names.clear()
+                shape.names[key] = name
+        return name
 
     def count_unbound(self) -> None:
         """Counts a call that raised before its binder could."""
@@ -248,6 +252,11 @@ class Site:
     def cells_now(self, shape: Shape) -> dict[Any, Any]:
         """What a new binder starts with."""
         return {} if self._sessions else shape.hot
+
+
+def is_plain(key: Any) -> bool:
+    """Whether a key may be remembered: a tensor in it would be compared by identity, and pin its memory."""
+    return all(type(v) in (int, str, bool, type(None)) for v in (key if type(key) is tuple else (key,)))
 
 
 class Registry:

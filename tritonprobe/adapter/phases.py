@@ -49,7 +49,7 @@ class Phases:
         self._memory = VariantMemory()
         self._hashes: dict[str, set[int]] = {}
         self._initialised = False
-        self.loaded: Callable[[Any, str], None] = lambda kernel, name: None  # told of each binary that was loaded
+        self.loaded: Callable[[Any, Site], None] = lambda kernel, site: None  # told of each binary that was loaded
 
     def install(self, patches: Patches) -> None:
         from triton.compiler import compiler
@@ -338,14 +338,14 @@ class Phases:
             if kernel.module is not None:
                 return None  # Triton's own first line: this runs on every launch
             jit = getattr(kernel.src, "fn", None)
-            if jit is None or not enabled() or registry.site(jit) is None:
+            site = registry.site(jit) if jit is not None and enabled() else None
+            if site is None:
                 return original(kernel)
             call, ours = calls.begin(name_of(jit))
             if call is None:
                 return original(kernel)
             if not call.lookups and not call.reasons:
                 call.reasons = (FIRST_LAUNCH,)
-            site = registry.site(jit)
             if call.bucket is None and call.frame is not None and "bound_args" in call.frame.f_locals and site:
                 self._name_bucket(call, site, call.frame.f_locals["bound_args"])
             depth = call.enter("module_load")
@@ -358,7 +358,7 @@ class Phases:
             finally:
                 call.leave(depth)
                 if kernel.module is not None:
-                    self.loaded(kernel, name_of(jit))
+                    self.loaded(kernel, site)
                     self._census.grid(kernel.hash)
                 if ours:
                     calls.close(call)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tritonprobe.cli import proofs
+from tritonprobe.cli import bench_gpu, proofs
 from tritonprobe.cli.group import BadInput, one_line
 from tritonprobe.settings import SettingError
 from tritonprobe.traffic.generator import ARRIVALS, Arrivals, generate
@@ -36,6 +36,7 @@ def bench() -> None:
 
 
 bench.add_command(proofs.cold)
+bench.add_command(bench_gpu.gpu)
 bench.add_command(proofs.overhead)
 bench.add_command(proofs.prewarm)
 bench.add_command(proofs.scrape)

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from prometheus_client import utils
 
-from tritonprobe.ledger.schema import PREFIX, Metric
+from tritonprobe.ledger.schema import DISTRIBUTIONS, PREFIX, Metric
 from tritonprobe.ledger.store import Family, HistogramSample, Labels, Traced
 
 go_string: Callable[[float], str] = utils.floatToGoString  # untyped there
@@ -38,7 +38,7 @@ def _family(family: Family, head: Callable[[Metric, str], str], *, exemplars: bo
     metric = family.metric
     name = PREFIX + metric.name
     yield head(metric, name)
-    if metric.kind == "histogram":
+    if metric.kind in DISTRIBUTIONS:
         edges = [go_string(float(bound)) for bound in metric.bounds] + ["+Inf"]
         for sample in family.samples:
             if isinstance(sample, HistogramSample):
@@ -84,6 +84,17 @@ def _histogram(
     metric: Metric, name: str, sample: HistogramSample, edges: list[str], traced: Traced | None
 ) -> Iterator[str]:
     counts = list(accumulate(sample.counts))
+    if metric.kind != "summary":
+        yield from _buckets(metric, name, sample, edges, counts, traced)
+    labels = _labels_of(metric)(sample.labels)
+    shown = f"{{{labels}}}" if labels else ""
+    yield f"{name}_count{shown} {_number(counts[-1])}\n"
+    yield f"{name}_sum{shown} {_number(sample.sum)}\n"
+
+
+def _buckets(
+    metric: Metric, name: str, sample: HistogramSample, edges: list[str], counts: list[float], traced: Traced | None
+) -> Iterator[str]:
     # A `%` of a label's own must come through the edges' formatting.
     bucket = _labels_of(metric, "le")(tuple(value.replace("%", "%%") for value in sample.labels))
     line = f"{name}_bucket{{{bucket}}} "
@@ -91,10 +102,6 @@ def _histogram(
     if traced is not None:
         buckets[bisect_left(metric.bounds, traced.value)] += _exemplar(traced)
     yield "\n".join(buckets) + "\n"
-    labels = _labels_of(metric)(sample.labels)
-    shown = f"{{{labels}}}" if labels else ""
-    yield f"{name}_count{shown} {_number(counts[-1])}\n"
-    yield f"{name}_sum{shown} {_number(sample.sum)}\n"
 
 
 def _exemplar(traced: Traced) -> str:

@@ -98,9 +98,19 @@ def _exemplar(traced: Traced) -> client.Exemplar:
     return client.Exemplar({"trace_id": ids.trace_id, "span_id": ids.span_id}, traced.value, traced.unix_ns / 1e9)
 
 
+def _summary(family: Family) -> client.Metric:
+    metric = family.metric
+    found = client.SummaryMetricFamily(_name(metric), metric.help, labels=metric.labels, unit=metric.unit)
+    for sample in family.samples:
+        if isinstance(sample, HistogramSample):
+            found.add_metric(sample.labels, count_value=int(sum(sample.counts)), sum_value=sample.sum)
+    return found
+
+
 _FILL: dict[str, Callable[[Family], client.Metric]] = {
     "counter": _counter,
     "gauge": _gauge,
     "histogram": _histogram,
     "info": _info,
+    "summary": _summary,
 }

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger.derive import MEMORY, MemoryTier, Readings
-from tritonprobe.ledger.schema import COLD_IN_PROGRESS, LOOKUPS, METRICS, SERIES_DROPPED, Metric
+from tritonprobe.ledger.schema import COLD_IN_PROGRESS, DISTRIBUTIONS, LOOKUPS, METRICS, SERIES_DROPPED, Metric
 from tritonprobe.ledger.store import Cell, Exemplar, Family, HistogramSample, Labels, Sample, Slots, Traced
 from tritonprobe.model import OTHER
 
@@ -71,13 +71,20 @@ class MemoryLedger:
                 # After the numbers: whoever reads it first finds its bucket counted.
                 self._keep(metric, self._counted_under(metric, labels), Traced(value, time.time_ns(), exemplar))
 
+    def merge(self, metric: Metric, labels: Labels, numbers: Sequence[float]) -> None:
+        if len(numbers) != metric.slots or not all(number >= 0 for number in numbers):
+            raise ValueError(f"{metric.name} takes {metric.slots} numbers that are not negative, not {numbers}")
+        slots = self._open(metric, labels)
+        for place, number in enumerate(numbers):
+            slots[place] += number
+
     def collect(self) -> Iterator[Family]:
         families: dict[str, list[Sample | HistogramSample]] = {}
         readings: dict[str, list[Sample]] = {}
         for metric in METRICS:
             with self._lock:
                 series = list(self._series[metric.name].items())
-            if metric.kind == "histogram":
+            if metric.kind in DISTRIBUTIONS:
                 traced = self._traced.get  # before the slots, see `observe`
                 copies = [(labels, traced((metric.name, labels)), tuple(slots)) for labels, slots in series]
                 families[metric.name] = [HistogramSample(labels, s[:-1], s[-1], t) for labels, t, s in copies]

@@ -14,7 +14,9 @@ from tritonprobe.model import TIERS, TRIAL_OUTCOMES
 
 PREFIX = "tritonprobe_"
 
-Kind = Literal["counter", "gauge", "histogram", "info"]
+Kind = Literal["counter", "gauge", "histogram", "summary", "info"]
+"""A summary is count and sum, without quantiles: kept as a histogram with no bound."""
+DISTRIBUTIONS: tuple[Kind, ...] = ("histogram", "summary")
 Merge = Literal["sum", "max", "min"]
 """How a gauge of several processes becomes one."""
 
@@ -30,6 +32,15 @@ TPOT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0
 LAUNCH_BOUNDS = (
     1e-6, 1.5e-6, 2e-6, 3e-6, 4e-6, 5e-6, 6e-6, 8e-6, 1e-5, 1.5e-5, 2e-5, 3e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1,
 )  # fmt: skip
+
+# GPU time of one kernel: ten bounds a decade up to 10 ms, each at most 1.26 times the one before, so that a kernel that
+# became a third slower is in another bucket. R10 of ISO 3, from 0.5 us; then three a decade up to 1 s.
+_R10 = (1, 1.25, 1.6, 2, 2.5, 3.15, 4, 5, 6.3, 8)
+GPU_BOUNDS = (
+    *(round(step * 10.0**decade, 12) for decade in range(-7, -2) for step in _R10 if step * 10.0**decade > 4.5e-7),
+    1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1,
+)  # fmt: skip
+QUEUE_BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1, 1)
 
 MODELS = 32
 """Model names told apart: they come from outside and each one costs a whole histogram."""
@@ -62,12 +73,12 @@ class Metric:
     @property
     def slots(self) -> int:
         """Numbers kept for one series: one, or a histogram's buckets (one above every bound) and its sum."""
-        return len(self.bounds) + 2 if self.kind == "histogram" else 1
+        return len(self.bounds) + 2 if self.kind in DISTRIBUTIONS else 1
 
     @property
     def cost(self) -> int:
         """Series that a scrape shows for each set of labels; a histogram's count is one of them."""
-        return (self.slots + 1 if self.kind == "histogram" else 1) + self.derived
+        return (self.slots + (self.kind == "histogram") if self.kind in DISTRIBUTIONS else 1) + self.derived
 
 
 def _enum(*values: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
@@ -141,6 +152,44 @@ LAUNCH_HOST = Metric(
     ("kernel",),
     bounds=LAUNCH_BOUNDS,
     limit=64,
+)
+KERNEL_BUCKET_SECONDS = Metric(
+    "kernel_bucket_seconds",
+    "summary",
+    "GPU time of a kernel, sampled in windows: launches seen (also by replayed graphs) and their time.",
+    ("kernel", "bucket", "method"),
+)
+KERNEL_SECONDS = Metric(
+    "kernel_seconds",
+    "histogram",
+    "GPU time of the kernels and buckets that take the most of it, sampled in windows.",
+    ("kernel", "bucket"),
+    bounds=GPU_BOUNDS,
+    limit=48,
+)
+QUEUE_SECONDS = Metric(
+    "gpu_queue_seconds",
+    "histogram",
+    "From the launcher's return to the kernel's start on the GPU, sampled in windows.",
+    bounds=QUEUE_BOUNDS,
+)
+GPU_LAUNCHES = Metric(
+    "gpu_launches_total",
+    "counter",
+    "Launches seen in windows: `matched` have their GPU time; the others were given up rather than guessed.",
+    ("attribution",),
+)
+GPU_BUSY = Metric("gpu_busy_seconds_total", "counter", "Time in windows in which a kernel ran.", ("gpu",))
+GPU_WATCHED = Metric("gpu_watched_seconds_total", "counter", "Time that windows watched a GPU.", ("gpu",))
+GPU_WINDOWS = Metric(
+    "gpu_windows_total",
+    "counter",
+    "Windows in which GPU time was looked at, by what became of them.",
+    ("outcome",),
+)
+GPU_TIMING = Metric("gpu_timing_info", "info", "How GPU time is measured now, and why so.", ("method", "why"))
+SELF_SECONDS = Metric(
+    "self_seconds_total", "counter", "What tritonprobe itself cost, as far as it can tell, by part.", ("part",)
 )
 OP_CALLS = Metric("op_calls_total", "counter", "Calls of an op by the path that answered.", ("op", "bucket", "path"))
 FALLBACKS = Metric(
@@ -235,6 +284,15 @@ METRICS: tuple[Metric, ...] = (
     AUTOTUNE_SECONDS,
     AUTOTUNE_CONFIGS,
     LAUNCH_HOST,
+    KERNEL_BUCKET_SECONDS,
+    KERNEL_SECONDS,
+    QUEUE_SECONDS,
+    GPU_LAUNCHES,
+    GPU_BUSY,
+    GPU_WATCHED,
+    GPU_WINDOWS,
+    GPU_TIMING,
+    SELF_SECONDS,
     OP_CALLS,
     FALLBACKS,
     TTFT,

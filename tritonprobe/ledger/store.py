@@ -65,7 +65,7 @@ def latest(one: Traced | None, other: Traced | None) -> Traced | None:
 
 @dataclass(frozen=True, slots=True)
 class HistogramSample:
-    """``counts`` holds one number a bucket, not cumulated, the last one above every bound."""
+    """``counts`` holds one number a bucket, not cumulated, the last one above every bound. A summary has that only."""
 
     labels: Labels
     counts: tuple[float, ...]
@@ -96,3 +96,6 @@ class Ledger(Readable, Protocol):
 
     def observe(self, metric: Metric, labels: Labels, value: float, exemplar: Exemplar | None = None) -> None:
         """Adds one observation to a histogram, which keeps the latest `exemplar`. Raises ValueError below zero."""
+
+    def merge(self, metric: Metric, labels: Labels, numbers: Sequence[float]) -> None:
+        """Adds many observations to a histogram or summary at once: one number a bucket, then their sum."""

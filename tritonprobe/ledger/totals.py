@@ -13,10 +13,10 @@ from pathlib import Path
 from tritonprobe.ledger.directory import holds
 from tritonprobe.ledger.layout import BY_ID, Base
 from tritonprobe.ledger.reading import LedgerFile, Series, opened
-from tritonprobe.ledger.schema import COLD_IN_PROGRESS, METRICS, Metric
+from tritonprobe.ledger.schema import COLD_IN_PROGRESS, DISTRIBUTIONS, METRICS, Metric
 from tritonprobe.ledger.store import Labels, Traced, latest
 
-SUMMED = ("counter", "histogram")
+SUMMED = ("counter", *DISTRIBUTIONS)
 """Kinds that are added up over all processes there have been; the others only tell of those that live."""
 
 # `derive` needs calls to be read before the cold calls in progress, and lookups after them: three looks at each file.

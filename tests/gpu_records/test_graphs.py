@@ -1,0 +1,131 @@
+"""Kernels of replayed graphs, matched to the launches seen in the capture; whatever is not sure is not said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.gpu_records.fake_gpu import raw
+from tritonprobe.gpu import graphs as graphs_module
+from tritonprobe.gpu.attribution import Key
+from tritonprobe.gpu.graphs import STEADY, Capture, Graphs
+from tritonprobe.gpu.records import grid_code, read
+from tritonprobe.seen import Label
+
+NAMES = ["a", "b", "library"]
+Launch = tuple[Key, Label]
+
+
+def launch(name: str, grid: int, bucket: str) -> Launch:
+    return (name, grid_code(grid, 1, 1)), (f"m.{name}", bucket)
+
+
+CAPTURED = [launch("a", 3, "small"), launch("b", 3, "all"), launch("a", 9, "large"), launch("a", 3, "small")]
+NODES = [("a", 3), ("library", 50), ("b", 3), ("a", 9), ("a", 3)]
+
+
+class Replays:
+    """Windows over replays of graphs."""
+
+    def __init__(self) -> None:
+        self.graphs = Graphs()
+        self.correlation = 0
+
+    def window(
+        self, nodes: list[tuple[str, int]], replays: int = 4, graph: int = 2, part: slice = slice(None)
+    ) -> list[str]:
+        """What is said of each node, in the last replay of a window."""
+        rows = []
+        for _ in range(replays):
+            self.correlation += 1
+            rows += [
+                {
+                    "name": NAMES.index(name),
+                    "x": grid,
+                    "correlation": self.correlation,
+                    "graph": graph,
+                    "node": 1000 + i,
+                }
+                for i, (name, grid) in enumerate(nodes)
+            ][part]
+        records = read([raw(rows)], 216)
+        labels, of = self.graphs.attribute(records, NAMES, records.name.astype(np.intp))
+        each = len(rows) // replays
+        assert set(of[:each].tolist()) == {-2}, "the first replay's times are not to be trusted"
+        return [labels[i][1] if i >= 0 else {-1: "unknown", -2: "dropped"}[i] for i in of[-each:].tolist()]
+
+
+def test_nodes_are_the_captures_launches_in_order() -> None:
+    replays = Replays()
+    replays.graphs.captured(Capture(CAPTURED))
+    assert replays.window(NODES) == ["small", "unknown", "all", "large", "small"]
+
+
+def test_a_graph_older_than_the_probe_is_unknown() -> None:
+    assert set(Replays().window(NODES)) == {"unknown"}
+
+
+def test_a_capture_that_comes_later_is_found() -> None:
+    replays = Replays()
+    assert set(replays.window(NODES)) == {"unknown"}
+    replays.graphs.captured(Capture(CAPTURED))
+    assert "large" in replays.window(NODES)
+
+
+def test_several_graphs_are_told_apart_by_their_kernels() -> None:
+    replays = Replays()
+    replays.graphs.captured(Capture(CAPTURED))
+    replays.graphs.captured(Capture([launch("a", 4, "other")]))
+    assert replays.window([("a", 4)], graph=7) == ["other"]
+    assert replays.window(NODES, graph=8)[0] == "small"
+
+
+def test_captures_that_look_alike_and_disagree_are_not_guessed() -> None:
+    replays = Replays()
+    replays.graphs.captured(Capture([launch("a", 3, "one")]))
+    replays.graphs.captured(Capture([launch("a", 3, "another")]))
+    assert replays.window([("a", 3)]) == ["unknown"]
+
+
+def test_the_same_again_is_no_disagreement() -> None:
+    replays = Replays()
+    for _ in range(2):
+        replays.graphs.captured(Capture([launch("a", 3, "one")]))
+    assert replays.window([("a", 3)]) == ["one"]
+
+
+def test_a_capture_whose_graph_is_gone_explains_nothing() -> None:
+    replays = Replays()
+    replays.graphs.captured(Capture([launch("a", 3, "one")], alive=lambda: False))
+    replays.graphs.captured(Capture([launch("a", 3, "another")]))
+    assert replays.window([("a", 3)]) == ["another"]
+
+
+def test_part_of_a_replay_is_not_taken_for_another_graphs_whole() -> None:
+    """A window that sees the end of one long replay only: what is seen there is all of a smaller capture."""
+    replays = Replays()
+    replays.graphs.captured(Capture([launch("a", 9, "wrong"), launch("a", 3, "wrong")]))
+    replays.graphs.captured(Capture(CAPTURED))
+    assert set(replays.window(NODES, replays=2, part=slice(3, 5))) == {"unknown"}
+    assert replays.window(NODES, replays=2)[3] == "unknown"  # a longer part may still be missing
+    for _ in range(STEADY):
+        last = replays.window(NODES, replays=2)
+    assert last == ["small", "unknown", "all", "large", "small"]
+
+
+def test_a_graph_updated_in_place_is_looked_at_anew() -> None:
+    replays = Replays()
+    replays.graphs.captured(Capture([launch("a", 3, "one")]))
+    assert replays.window([("a", 3)]) == ["one"]
+    assert replays.window([("a", 4)]) == ["unknown"]
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs_module, "MAX_NODES", 4)
+    replays = Replays()
+    for bucket in ("one", "two", "three"):
+        replays.graphs.captured(Capture([launch("a", 3, bucket), launch("b", 3, bucket)]))
+    assert len(replays.graphs._captures) == 2
+    for graph in range(5):
+        replays.window([("a", 3), ("b", 4)], graph=graph)
+    assert len(replays.graphs._graphs) == 2

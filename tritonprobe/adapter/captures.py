@@ -1,0 +1,169 @@
+"""Captures of CUDA graphs: what is launched while one is under way, and that nothing of ours is on meanwhile.
+
+Touches `torch.cuda.CUDAGraph.capture_begin` and `capture_end`, once torch.cuda.graphs is imported, and opens a launch
+window for as long as a capture lasts. Nothing is left on a replay.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from tritonprobe.adapter.late_import import LateImport
+from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.windows import LaunchWindows
+from tritonprobe.seen import Label, Seen
+
+log = logging.getLogger("tritonprobe")
+
+GRAPHS = "torch.cuda.graphs"
+MAX_LAUNCHES = 200_000  # kept of one capture
+CAPTURE = "capture"
+
+Launch = tuple[tuple[str, int], Label]
+"""The function's name and its grid as one number; kernel and bucket."""
+
+
+class Captures:
+    """``begins`` and ``ends`` are told of each capture, ``captured`` of the launches in it."""
+
+    def __init__(
+        self,
+        windows: LaunchWindows,
+        begins: Callable[[str], None],
+        ends: Callable[[str], None],
+        captured: Callable[[list[Launch], Callable[[], bool]], None],
+        fault: Callable[[str], None],
+    ) -> None:
+        self._windows = windows
+        self._begins = begins
+        self._ends = ends
+        self._captured = captured
+        self._fault = fault
+        self._patches = Patches()
+        self._late: LateImport | None = None
+        self._under_way: dict[int, list[Seen]] = {}  # by the graph's id
+        self._mixed = False  # two captures at once: nobody knows which launch was in which
+        self._is_capturing: Callable[[], bool] = lambda: False
+        self._lock = threading.RLock()
+        self._graphs = False  # there are some, or there were
+        self._unwatched = False  # there may be some from before
+
+    def install(self) -> None:
+        cuda = sys.modules.get("torch.cuda")
+        self._unwatched = cuda is not None and bool(cuda.is_initialized())
+        self._late = LateImport(GRAPHS, self._patch)
+        self._late.wait()
+
+    def remove(self) -> list[str]:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        with self._lock:
+            for _ in self._under_way:
+                self._ends(CAPTURE)
+            self._under_way.clear()
+            self._windows.close(self._see)
+        return self._patches.undo()
+
+    def are_there_graphs(self) -> bool:
+        """Whether this process has a graph of torch's, or had one while we watched."""
+        if self._unwatched and not self._graphs:
+            from tritonprobe.gpu import torch_graphs
+
+            self._graphs = torch_graphs.are_there_any()
+        self._unwatched = False
+        return self._graphs
+
+    def _patch(self, module: ModuleType) -> None:
+        try:
+            self._is_capturing = module.is_current_stream_capturing
+            self._patches.replace(module.CUDAGraph, "capture_begin", self._capture_begin)
+            self._patches.replace(module.CUDAGraph, "capture_end", self._capture_end)
+        except AttributeError as error:
+            self._patches.undo()
+            log.warning("tritonprobe: this torch's CUDA graphs are not watched: %r", error)
+
+    def _capture_begin(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            self._begin(graph)
+            try:
+                return original(graph, *args, **kwargs)
+            except BaseException:
+                self._end(graph, finished=False)
+                raise
+
+        return capture_begin
+
+    def _capture_end(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            finished = False
+            try:
+                result = original(graph, *args, **kwargs)
+                finished = True
+                return result
+            finally:
+                self._end(graph, finished)
+
+        return capture_end
+
+    def _begin(self, graph: Any) -> None:
+        try:
+            with self._lock:
+                self._graphs = True
+                self._begins(CAPTURE)
+                self._mixed = bool(self._under_way)
+                self._under_way[id(graph)] = []
+                if len(self._under_way) == 1:
+                    self._windows.open(self._see)
+        except Exception:
+            self._fault("captures")
+
+    def _end(self, graph: Any, finished: bool) -> None:
+        try:
+            with self._lock:
+                seen = self._under_way.pop(id(graph), None)
+                if seen is None:
+                    return
+                self._ends(CAPTURE)
+                if not self._under_way:
+                    self._windows.close(self._see)
+                mixed = self._mixed
+            if finished and not mixed and len(seen) < MAX_LAUNCHES:
+                self._captured(_launches(seen), _alive(graph))
+        except Exception:
+            self._fault("captures")
+
+    def _see(self, seen: Seen) -> None:
+        """A launch came back, on its own thread, whose current stream is the one it went to."""
+        if self._is_capturing():
+            for launches in list(self._under_way.values()):
+                if len(launches) < MAX_LAUNCHES:
+                    launches.append(seen)
+
+
+def _launches(seen: list[Seen]) -> list[Launch]:
+    """What became a node of the graph, in order."""
+    found = []
+    for each in sorted(seen, key=lambda launch: launch.before):
+        x, y, z = (int(n) for n in each.target[:3])
+        if x * y * z > 0 and each.returned:
+            grid = (x * each.binary.ctas) << 32 | y << 16 | z  # as gpu.records.grid_code has it; that needs numpy
+            found.append(((each.binary.name, grid), each.binary.label(each.key)))
+    return found
+
+
+def _alive(graph: Any) -> Callable[[], bool]:
+    try:
+        reference = weakref.ref(graph)
+    except TypeError:
+        return lambda: True
+    return lambda: reference() is not None

@@ -1,0 +1,63 @@
+"""`tritonprobe bench gpu`: what GPU times cost and how good they are, on this machine's GPU.
+
+Reads flags, shows progress and results; the measuring is `tritonprobe.proving`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tritonprobe.cli.group import BadInput
+from tritonprobe.cli.proofs import _checked, _failing, _json, _leave, _output, _say
+
+
+@click.command(short_help="Measure what GPU times cost, and how good they are.")
+@click.option("--pairs", default=200, show_default=True, type=click.IntRange(min=10), help="Of rounds to compare.")
+@click.option("--seed", default=0, show_default=True, help="Of the rounds' order and of the intervals.")
+@click.option("--part", "parts", multiple=True, help="Only this part; may be given again.", metavar="PART")
+@_json
+@_output
+@click.pass_context
+def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_json: bool, output: Path | None) -> None:
+    """Launch and replay with and without windows of GPU times, check their attribution, and tune by either clock.
+
+    Exit code 1: windows cost more than promised, a record stood under a wrong name, or a part could not be measured.
+    """
+    from tritonprobe.proving import gpu as measurement
+    from tritonprobe.proving.document import command_line, document
+
+    wrong = [part for part in parts if part not in measurement.PARTS]
+    if wrong:
+        raise BadInput(f"--part {wrong[0]}: expected one of {', '.join(measurement.PARTS)}")
+    _checked("cuda", output)
+    with _failing(ctx):
+        found = measurement.measure(pairs, seed, parts or measurement.PARTS, _say)
+    options = {"--pairs": pairs, "--seed": seed, "--json": as_json, "--output": output}
+    line = " ".join([command_line("bench gpu", options), *(f"--part {part}" for part in parts)])
+    made = document("gpu", line, found.made, measurement.body(found))
+    _leave(made, output)
+    if as_json:
+        click.echo(json.dumps(made, indent=1))
+    else:
+        for name, (difference, ratio) in found.compared().items():
+            click.echo(
+                f"{name}: {difference.median:+.2f} us [{difference.low:+.2f}, {difference.high:+.2f}], "
+                f"{ratio.median:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
+            )
+        for name, share in found.shares().items():
+            click.echo(f"windows, {name}: {share.median:.4%} of the time [{share.low:.4%}, {share.high:.4%}]")
+        for name, most in found.by_default().items():
+            click.echo(f"by default, {name}: at most {most:.4f}")
+        for name, times in found.steady().items():
+            click.echo(f"tuner: {name}: the same winner {times} times of ten")
+        for name, setting in found.parts.get("exact", {}).items():
+            click.echo(
+                f"exact: {name}: {setting['right']} right, {setting['wrong']} wrong of {setting['records']} records; "
+                f"given up: {setting['dropped']}; windows: {setting['windows']}"
+            )
+        for part, why in found.failed.items():
+            click.echo(f"failed: {part}: {why}")
+    ctx.exit(0 if found.good else 1)

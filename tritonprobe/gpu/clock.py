@@ -1,0 +1,65 @@
+"""What a clock for GPU time is, whatever its method; `times` asks one. Light: needs neither numpy nor CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tritonprobe.model import GpuSample, WindowOutcome
+from tritonprobe.seen import Label
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What became of a window."""
+
+    outcome: WindowOutcome
+    samples: tuple[GpuSample, ...] = ()
+    launches: int = 0
+    replayed: int = 0  # kernels, by graphs
+    switching: float = 0.0  # seconds in which CUPTI came and went; others may have waited for them, too
+
+
+class NotYet(Exception):  # noqa: N818  # it is no error
+    """There is nothing to measure yet; the message says what is missing."""
+
+
+class NeverAgain(RuntimeError):  # noqa: N818
+    """GPU times end here; the message says why."""
+
+
+class ProgramView(Protocol):
+    """What a clock asks about the program."""
+
+    def is_busy(self) -> bool:
+        """Whether a capture, another profiler or a fork is under way: records must stay off."""
+
+    def must_cupti_stay(self) -> bool:
+        """Whether a capture or another profiler is under way: CUPTI must stay as it is."""
+
+    def has_graphs(self) -> bool:
+        """Whether there are CUDA graphs, or were."""
+
+    def rename(self, name: str) -> str:
+        """What a foreign kernel of that name is to be counted as."""
+
+
+class Clock(Protocol):
+    method: str
+    why: str
+
+    def look(self, seconds: float, wait: Callable[[float], object]) -> Looked:
+        """Holds a window open and counts what it saw. May raise CuptiError, DriverError and RecordError."""
+
+    def cut(self) -> None:
+        """Ends the window that is open, for nothing; records are off when this returns."""
+
+    def lost(self) -> None:
+        """Another profiler has been at work: what was set up has to be set up again."""
+
+    def rest(self) -> None:
+        """Nothing is on and nothing outstanding."""
+
+    def captured(self, launches: list[tuple[tuple[str, int], Label]], alive: Callable[[], bool]) -> None:
+        """A graph was captured, with these launches: function and grid (as `records.grid_code` has it), and label."""

@@ -1,0 +1,146 @@
+"""Kernels inside replayed CUDA graphs: nodes matched to the launches that were seen while the graph was captured. Pure.
+
+A record tells which graph and which node of it ran. Node ids rise in capture order, so a graph's nodes, sorted, are the
+launches of its capture and whatever else was captured in between. A graph is known once its nodes with Triton's names
+are exactly the launches of one capture; if several captures would do and disagree, it stays unknown, and so does a
+graph that was captured before the probe came. A window may show a part of a replay only, and a part of one graph may
+look like the whole of another: so all of its nodes must have been seen first. Nothing here holds a graph alive.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Key
+from tritonprobe.gpu.records import Ints, Records
+from tritonprobe.seen import Label
+
+MAX_CAPTURES = 1024
+MAX_GRAPHS = 1024
+MAX_NODES = 1_000_000
+"""Nodes kept of all captures, and of all graphs. The oldest go first."""
+STEADY = 3
+"""After so many windows without a new node, all nodes of a graph have been seen."""
+
+Node = tuple[int, str, int]  # its id, the function's name, the grid's code
+
+
+@dataclass(slots=True)
+class Capture:
+    """The launches that were seen while one graph was captured, in order."""
+
+    launches: list[tuple[Key, Label]]
+    alive: Callable[[], bool] = lambda: True
+
+
+@dataclass(slots=True)
+class _Graph:
+    nodes: dict[int, Key] = field(default_factory=dict)
+    steady: int = 0  # windows since the last new node
+    labels: dict[int, Label] | None = None  # by node, once it is known
+
+
+class Graphs:
+    """The captures seen and the graphs recognised so far."""
+
+    def __init__(self) -> None:
+        self._captures: deque[Capture] = deque(maxlen=MAX_CAPTURES)
+        self._graphs: OrderedDict[int, _Graph] = OrderedDict()
+        self._asked: set[int] = set()  # graphs that no capture explains, as things stand
+
+    def captured(self, capture: Capture) -> None:
+        """A graph has been captured. One that launched nothing through us is of no interest."""
+        if capture.launches:
+            self._captures.append(capture)
+            kept = sum(len(c.launches) for c in self._captures)
+            while kept > MAX_NODES and len(self._captures) > 1:
+                kept -= len(self._captures.popleft().launches)
+            self._asked.clear()
+
+    def attribute(
+        self, records: Records, names: Sequence[str], name_of: npt.NDArray[np.intp]
+    ) -> tuple[list[Label], Ints]:
+        """Labels, and each record's index into them, or FOREIGN. All records are of graphs.
+
+        DROPPED are those of a graph's first replay in the window: their times are not to be trusted (kernels of 1 us
+        were recorded as taking a hundred times as long).
+        """
+        labels: dict[Label, int] = {}
+        result = np.full(len(records), FOREIGN, np.int64)
+        for graph in np.unique(records.graph).tolist():
+            mine = np.flatnonzero(records.graph == graph)
+            nodes, first, which = np.unique(records.node[mine], return_index=True, return_inverse=True)
+            sample = mine[first]
+            seen: list[Node] = [
+                (node, names[name], grid)
+                for node, name, grid in zip(
+                    nodes.tolist(), name_of[sample].tolist(), records.grid[sample].tolist(), strict=True
+                )
+            ]
+            known = self._recognise(graph, seen, _shows_whole(records.correlation[mine], which, len(nodes)))
+            first_replay = records.correlation[mine] == records.correlation[mine].min()
+            result[mine[first_replay]] = DROPPED
+            if known is not None:
+                of_node = np.array(
+                    [labels.setdefault(known[n], len(labels)) if n in known else FOREIGN for n, _, _ in seen], np.int64
+                )
+                result[mine[~first_replay]] = of_node[which[~first_replay]]
+        return list(labels), result
+
+    def _recognise(self, number: int, seen: Sequence[Node], whole: bool) -> dict[int, Label] | None:
+        """The labels of a graph's nodes, if they are known. `whole`: these are all of them."""
+        graph = self._graphs.get(number)
+        if graph is None or any(graph.nodes.get(n, (name, grid)) != (name, grid) for n, name, grid in seen):
+            graph = self._graphs[number] = _Graph()  # new, or updated in place since
+        self._graphs.move_to_end(number)
+        before = len(graph.nodes)
+        graph.nodes.update({n: (name, grid) for n, name, grid in seen})
+        if len(graph.nodes) > before:
+            graph.steady, graph.labels = 0, None
+            self._asked.discard(number)
+            self._forget()
+        graph.steady = STEADY if whole else graph.steady + 1
+        if graph.labels is None and graph.steady >= STEADY and number not in self._asked:
+            graph.labels = self._labels(graph.nodes)
+            if graph.labels is None:
+                self._asked.add(number)
+        return graph.labels
+
+    def _labels(self, nodes: dict[int, Key]) -> dict[int, Label] | None:
+        in_order = sorted(nodes.items())
+        answers: list[dict[int, Label]] = []
+        for capture in list(self._captures):
+            if not capture.alive():
+                continue
+            launched = [key for key, _ in capture.launches]
+            functions = {name for name, _ in launched}
+            mine = [(node, key) for node, key in in_order if key[0] in functions]
+            if [key for _, key in mine] == launched:
+                answers.append({node: label for (node, _), (_, label) in zip(mine, capture.launches, strict=True)})
+        if not answers or any(answer != answers[0] for answer in answers):
+            return None
+        return answers[0]
+
+    def _forget(self) -> None:
+        kept = sum(len(graph.nodes) for graph in self._graphs.values())
+        while len(self._graphs) > MAX_GRAPHS or (kept > MAX_NODES and len(self._graphs) > 1):
+            number, oldest = self._graphs.popitem(last=False)
+            kept -= len(oldest.nodes)
+            self._asked.discard(number)
+
+
+def _shows_whole(correlation: Ints, node: npt.NDArray[np.intp], nodes: int) -> bool:
+    """Whether a replay that neither end of the window may have cut shows every node seen.
+
+    All kernels of one replay have its correlation id; if each kernel had its own, nothing could be said.
+    """
+    replays = np.unique(correlation)
+    if len(replays) < 3 or len(replays) * nodes > 2 * len(correlation):
+        return False
+    inner = (correlation > replays[0]) & (correlation < replays[-1])
+    return len(np.unique(node[inner])) == nodes

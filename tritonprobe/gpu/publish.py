@@ -1,0 +1,75 @@
+"""What windows found, into the ledger. Knows the metric table; knows no CUPTI.
+
+Sums go to every kernel and bucket, histograms only to the pairs with the most GPU time: a histogram is some fifty
+series. Foreign kernels are told apart up to a bound, then counted together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from tritonprobe.gpu.analysis import EXTERNAL, Found, into_buckets
+from tritonprobe.ledger import schema
+from tritonprobe.ledger.store import Ledger
+from tritonprobe.model import OTHER, GpuSample
+from tritonprobe.seen import Label
+
+TOP = 24
+"""Pairs with a histogram at one time."""
+MAX_EXTERNAL = 128
+"""Names of foreign kernels told apart."""
+MAX_PAIRS = 4096
+"""Pairs whose GPU time is remembered to find the top."""
+
+
+class Published:
+    """Adds windows to `ledger`, for one process."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._time: Counter[Label] = Counter()
+        self._names: set[str] = set()
+
+    def external(self, name: str) -> str:
+        """What a foreign kernel is counted as."""
+        if name in self._names:
+            return name
+        if len(self._names) >= MAX_EXTERNAL:
+            return OTHER
+        self._names.add(name)
+        return name
+
+    def samples(self, found: Found, method: str) -> tuple[GpuSample, ...]:
+        """Counts a window's records, and says what they were."""
+        samples = tuple(GpuSample(*label, method, count, ns) for label, count, ns in found.sums())
+        for sample in samples:
+            pair = (sample.kernel, sample.bucket)
+            self._ledger.merge(schema.KERNEL_BUCKET_SECONDS, (*pair, method), (sample.count, sample.total_ns / 1e9))
+            if pair in self._time or len(self._time) < MAX_PAIRS:
+                self._time[pair] += sample.total_ns
+        top = [pair for pair, _ in self._time.most_common(TOP)]
+        totals = {(sample.kernel, sample.bucket): sample.total_ns / 1e9 for sample in samples}
+        for pair, counts in into_buckets(found, schema.GPU_BOUNDS, top).items():
+            self._ledger.merge(schema.KERNEL_SECONDS, pair, (*counts.tolist(), totals[pair]))
+        return samples
+
+    def window(self, found: Found, span_ns: int) -> None:
+        """Counts what is true of the window as a whole."""
+        ledger = self._ledger
+        ledger.add(schema.GPU_LAUNCHES, ("matched",), found.launched.matched)
+        for reason, count in found.launched.dropped.items():
+            ledger.add(schema.GPU_LAUNCHES, (reason,), count)
+        if len(found.queue_ns):
+            counts = np.bincount(
+                np.searchsorted(np.asarray(schema.QUEUE_BOUNDS) * 1e9, found.queue_ns, side="left"),
+                minlength=len(schema.QUEUE_BOUNDS) + 1,
+            )
+            ledger.merge(schema.QUEUE_SECONDS, (), (*counts.tolist(), float(found.queue_ns.sum()) / 1e9))
+        for device, busy in found.busy_ns.items():
+            ledger.add(schema.GPU_BUSY, (str(device),), min(busy, span_ns) / 1e9)
+            ledger.add(schema.GPU_WATCHED, (str(device),), span_ns / 1e9)
+
+
+__all__ = ["EXTERNAL", "Published"]

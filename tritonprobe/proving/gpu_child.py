@@ -1,0 +1,302 @@
+"""The process that `gpu` measures in: what windows cost launches and replays, how exact they are, how a tuner fares.
+
+Run as ``python -m tritonprobe.proving.gpu_child``. Needs a GPU and torch.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from tritonprobe.proving.intervals import base_first
+from tritonprobe.proving.processes import Answer, Request, Say, answer
+from tritonprobe.proving.rounds import timed
+
+ROUND_LAUNCHES = 1000
+WINDOWED_LAUNCHES = 8000  # of a round with one window in it, or none
+WARM_LAUNCHES = 300
+GRAPH_KERNELS = 100
+GRAPH_REPLAYS = 200
+SEVERAL = 30  # rounds of what needs fewer
+TUNING_WARMUP, TUNING_REP = 5, 20  # milliseconds of each configuration, on either clock
+
+Switch = Callable[[], AbstractContextManager[None]]
+
+
+def main(request: Request, say: Say) -> Answer:
+    from tritonprobe.proving.document import described
+
+    found = getattr(Parts(request["pairs"], request["seed"], say), request["part"])()
+    return {"made": described(), "found": found}
+
+
+class Parts:
+    """One method a part; each starts with nothing probed."""
+
+    def __init__(self, pairs: int, seed: int, say: Say) -> None:
+        import torch
+
+        from tritonprobe.proving import kernels
+
+        self.torch: Any = torch
+        self.pairs, self.seed, self.say = pairs, seed, say
+        self.kernels = {"add": kernels.add_kernel, "matmul": kernels.matmul_kernel}
+        self.x, self.y, self.out = (torch.zeros(1024, device="cuda") for _ in range(3))
+        self.a, self.b, self.c = (torch.zeros(64, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+        self._add()
+        self._matmul()
+
+    def launches(self) -> dict[str, Any]:
+        """Launches: unprobed, with everything on between two windows, with one window, always recorded, with events."""
+        times = self._watch()
+        calls: dict[str, Callable[[], Any]] = {"add": self._add, "matmul": self._matmul}
+        found: dict[str, Any] = {}
+        for mode, switch, pairs in (
+            ("between_windows", self._instrumented, self.pairs),
+            ("always_on", self._always_on, SEVERAL),
+        ):
+            for name, call in calls.items():
+                timed = partial(self._median, call)
+                found[f"{mode} {name}"] = self._pairs(timed, timed, switch, pairs)
+            self.say(f"launches, {mode}")
+        windows = {}
+        for name, call in calls.items():
+            found[f"events {name}"] = self._pairs(
+                partial(self._median, call), partial(self._median, partial(self._between_events, call)),
+                self._nothing, SEVERAL,
+            )  # fmt: skip
+            with self._instrumented():
+                whole = partial(self._whole, call, WINDOWED_LAUNCHES)
+                windows[name] = self._pairs(whole, partial(self._with_window, times, whole), self._nothing, SEVERAL)
+        return {"pairs": found, "windows_us": windows, **_counters(times)}
+
+    def others(self) -> dict[str, Any]:
+        """The other profilers, as `bench overhead` switches them."""
+        from tritonprobe.proving.modes import WAYS
+
+        calls: dict[str, Callable[[], Any]] = {"add": self._add, "matmul": self._matmul}
+        shapes = {"add": (self.kernels["add"], (3,)), "matmul": (self.kernels["matmul"], (3, 4, 5))}
+        found: dict[str, Any] = {}
+        for way in ("proton", "proton_hook", "torch_profiler"):
+            with tempfile.TemporaryDirectory(prefix="tritonprobe-bench-") as folder:
+                try:
+                    other = WAYS[way](shapes, calls["add"], Path(folder))
+                    for name, launch in calls.items():
+                        timed = partial(self._median, launch)
+                        found[f"{way} {name}"] = self._pairs(timed, timed, partial(_switched, other), SEVERAL)
+                    other.close()
+                except Exception as error:
+                    found[f"{way} unavailable"] = str(error).partition("\n")[0]
+            self.say(f"others, {way}")
+        return {"pairs": found}
+
+    def graph(self) -> dict[str, Any]:
+        """Replays of a graph of 100 tiny kernels: CUPTI not loaded, loaded, in a window, always on."""
+        self.torch.cuda.synchronize()
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph):
+            for _ in range(GRAPH_KERNELS):
+                self._add()
+        replay = partial(self._whole, graph.replay, GRAPH_REPLAYS)
+        for _ in range(SEVERAL):
+            replay()
+        before = [replay() / GRAPH_REPLAYS for _ in range(SEVERAL)]
+        times = self._watch()
+        with self._instrumented():
+            loaded = [replay() / GRAPH_REPLAYS for _ in range(SEVERAL)]
+            several = partial(self._whole, graph.replay, 10 * GRAPH_REPLAYS)
+            windows = self._pairs(several, partial(self._with_window, times, several), self._nothing, SEVERAL)
+        with self._always_on():
+            always = [replay() / GRAPH_REPLAYS for _ in range(5)]
+        return {
+            "replay_us": {"without_cupti": before, "between_windows": loaded, "always_on": always},
+            "windows_us": {"replays": windows},
+            **_counters(times),
+        }  # fmt: skip
+
+    def exact(self) -> dict[str, Any]:
+        """100,000 launches from four threads, on four streams and on one: each record's label against its grid."""
+        from tritonprobe.proving.gpu_exact import exact
+
+        return exact(self.say, self.seed)
+
+    def tuner(self) -> dict[str, Any]:
+        """Ten tunings by each clock of a short add and of a small matmul: do they pick the same winner?"""
+        from triton.testing import do_bench
+
+        from tritonprobe.gpu import bench
+
+        clocks: dict[str, Any] = {"do_bench": do_bench, "gpu.bench": bench}
+        add = [
+            (f"BLOCK={block}, num_warps={warps}", partial(self._add, block, warps))
+            for block in (256, 1024)
+            for warps in (1, 2, 4, 8)
+        ]
+        matmul = [
+            (f"BLOCK={m},{n},{k}", partial(self._matmul, m, n, k)) for m in (16, 64) for n in (16, 64) for k in (16, 64)
+        ]
+        found: dict[str, Any] = {}
+        for name, configs in (("add", add), ("matmul", matmul)):
+            for clock_name, clock in clocks.items():
+                sessions = []
+                for _ in range(10):
+                    times: dict[str, float] = {
+                        config: clock(call, warmup=TUNING_WARMUP, rep=TUNING_REP, quantiles=(0.5, 0.2, 0.8))[0]
+                        for config, call in configs
+                    }
+                    sessions.append({"winner": min(times.items(), key=itemgetter(1))[0], "ms": times})
+                found[f"{name} {clock_name}"] = sessions
+                self.say(f"tuner, {name}, {clock_name}")
+        return found
+
+    def _add(self, block: int = 1024, warps: int = 4) -> None:
+        grid = (-(-1024 // block),)
+        self.kernels["add"][grid](self.x, self.y, self.out, 1024, BLOCK=block, num_warps=warps)
+
+    def _matmul(self, m: int = 64, n: int = 64, k: int = 64) -> None:
+        self.kernels["matmul"][64 // m, 64 // n](
+            self.a, self.b, self.c, 64, 64, 64, 64, 1, 64, 1, 64, 1,
+            BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, PRECISION="ieee",
+        )  # fmt: skip
+
+    def _watch(self) -> Any:
+        """GPU times that have passed their self-test and had one window. Nothing is probed when this returns."""
+        from tritonprobe.runtime import configure, current
+
+        configure(gpu_windows=True)
+        with self._instrumented():
+            watch = current().adapter.gpu
+            assert watch is not None
+            watch.times.window(0.01)
+            if watch.times.info[0] != "cupti":
+                raise RuntimeError(f"no records: {watch.times.info[1]}")
+        return watch.times
+
+    @contextmanager
+    def _instrumented(self) -> Iterator[None]:
+        """Everything on, but windows come when they are asked for."""
+        from tritonprobe.probe import instrument, uninstrument
+        from tritonprobe.runtime import current
+
+        instrument()
+        watch = current().adapter.gpu
+        assert watch is not None
+        watch.times.stop()
+        try:
+            yield
+        finally:
+            uninstrument()
+
+    @contextmanager
+    def _always_on(self) -> Iterator[None]:
+        """What a launch in a window pays, for as long as the block lasts."""
+        from tritonprobe.gpu import torch_graphs
+        from tritonprobe.gpu.cupti import the_cupti
+        from tritonprobe.gpu.driver import Driver
+        from tritonprobe.runtime import current
+
+        graphs = torch_graphs.are_there_any()
+        cupti, windows = the_cupti(), current().adapter.windows
+        seen: list[Any] = []
+        sink = seen.append
+        with self._instrumented(), cupti.use:
+            cupti.attach(lambda: graphs)
+            windows.open(sink)
+            cupti.enable()
+            try:
+                yield
+            finally:
+                cupti.disable()
+                windows.close(sink)
+                self.torch.cuda.synchronize()
+                cupti.collect(10.0)
+                cupti.discard()
+                cupti.leave(Driver(), lambda: graphs)
+
+    def _with_window(self, times: Any, call: Callable[[], float]) -> float:
+        """`call` with one window in it, as long as the budget has it."""
+        thread = threading.Thread(target=lambda: times.window(times.budget.seconds))
+        thread.start()
+        took = call()
+        thread.join()
+        return took
+
+    @contextmanager
+    def _nothing(self) -> Iterator[None]:
+        yield
+
+    def _between_events(self, launch: Callable[[], Any]) -> None:
+        first, second = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        launch()
+        second.record()
+
+    def _pairs(
+        self, base: Callable[[], float], other: Callable[[], float], switch: Switch, pairs: int
+    ) -> dict[str, list[float]]:
+        """Microseconds, in rounds that take turns."""
+        found: dict[str, list[float]] = {"base": [], "other": []}
+        for first in base_first(pairs, self.seed):
+            for is_base in (first, not first):
+                if is_base:
+                    found["base"].append(base())
+                else:
+                    with switch():
+                        found["other"].append(other())
+        return found
+
+    def _median(self, call: Callable[[], Any]) -> float:
+        """Microseconds a launch, as `bench overhead` takes them."""
+        for _ in range(WARM_LAUNCHES):
+            call()
+        self.torch.cuda.synchronize()
+        found = timed(call, ROUND_LAUNCHES)
+        self.torch.cuda.synchronize()
+        return found
+
+    def _whole(self, call: Callable[[], Any], calls: int) -> float:
+        """Microseconds of so many calls and their end on the GPU."""
+        self.torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        self.torch.cuda.synchronize()
+        return (time.perf_counter() - start) * 1e6
+
+
+@contextmanager
+def _switched(way: Any) -> Iterator[None]:
+    way.on()
+    try:
+        yield
+    finally:
+        way.off()
+
+
+def _counters(times: Any) -> dict[str, Any]:
+    """What the windows said of themselves, and how often they would come."""
+    from tritonprobe.ledger import Sample
+    from tritonprobe.runtime import current
+
+    wanted = ("gpu_windows_total", "gpu_launches_total", "self_seconds_total", "errors_total")
+    return {
+        "counters": {
+            family.metric.name: {",".join(s.labels): s.value for s in family.samples if isinstance(s, Sample)}
+            for family in current().ledger.collect()
+            if family.metric.name in wanted
+        },
+        "budget": {
+            "share": times.budget.share, "period_s": times.budget.period, "window_s": times.budget.seconds,
+        },
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    answer(main)
