@@ -103,19 +103,15 @@ class FakeCupti:
         return True
 
     def attach(self, has_graphs: Callable[[], bool]) -> None:
-        if not self.attached:
-            if self.left and has_graphs():
-                raise GraphsError("it stays away")
-            self.switches.append("attach")
-            self.attached = True
+        if self.left and not self.attached and has_graphs():
+            raise GraphsError("it stays away")
+        self.switches.append("attach")
+        self.attached = True
 
     def leave(self, driver: object, has_graphs: Callable[[], bool]) -> None:
         if self.attached and not has_graphs():
             self.switches.append("leave")
             self.attached, self.left = False, True
-
-    def lost(self) -> None:
-        self.attached = False
 
     def is_subscribed(self) -> bool:
         return False

@@ -148,7 +148,6 @@ def _tools() -> tuple[Cupti, Driver, Marker]:
 
 def _clear(cupti: Cupti, graphs: bool) -> None:
     """Callbacks of ours, and no record of anything before. Raises CuptiError."""
-    cupti.lost()  # whoever profiled since may have left callbacks of its own
     cupti.attach(lambda: graphs)
     cupti.flush()
     cupti.discard()

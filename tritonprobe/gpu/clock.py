@@ -55,9 +55,6 @@ class Clock(Protocol):
     def cut(self) -> None:
         """Ends the window that is open, for nothing; records are off when this returns."""
 
-    def lost(self) -> None:
-        """Another profiler has been at work: what was set up has to be set up again."""
-
     def rest(self) -> None:
         """Nothing is on and nothing outstanding."""
 

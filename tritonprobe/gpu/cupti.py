@@ -94,15 +94,13 @@ class Cupti:
         self._began = (0, 0)  # both clocks when records were last switched on
 
     def attach(self, has_graphs: Callable[[], bool]) -> None:
-        """Brings CUPTI into the process, with our callbacks, unless they are there. Raises GraphsError.
+        """Brings CUPTI into the process, with our callbacks in the place of anybody's. Raises GraphsError.
 
         Launches are dearer by a twentieth from its first record on until it leaves. But with CUDA graphs in the process
         it must not leave: after the second time a replay may fail ("unspecified launch failure", CUDA 13.0). So where
         there are graphs it stays, and where it left before there were any, it does not come back.
         """
-        if self.attached:
-            return
-        if self.left and has_graphs():
+        if self.left and not self.attached and has_graphs():
             raise GraphsError("a CUDA graph was captured after CUPTI had left this process, and so it stays away")
         self._check("cuptiActivityRegisterCallbacks", self._callbacks.REQUESTED, self._callbacks.COMPLETED)
         self.attached = True
@@ -111,10 +109,6 @@ class Cupti:
         """Takes CUPTI out of the process where that does no harm, so that nothing pays for it any more."""
         if self.attached and not self.outstanding and not has_graphs() and self._detach(driver):
             self.attached, self.left = False, True
-
-    def lost(self) -> None:
-        """Another profiler has been at work: our callbacks may not be the ones that CUPTI calls."""
-        self.attached = False
 
     def enable(self) -> None:
         self._began = self._both_clocks()

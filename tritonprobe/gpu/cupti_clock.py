@@ -82,9 +82,6 @@ class CuptiClock:
         if window is not None:
             window.cut()
 
-    def lost(self) -> None:
-        self._cupti.lost()
-
     def rest(self) -> None:
         self.cut()
         try:

@@ -100,9 +100,6 @@ class EventClock:
         with self._reading:
             self._cut = True
 
-    def lost(self) -> None:
-        """Events belong to nobody."""
-
     def rest(self) -> None:
         self.cut()
 

@@ -36,7 +36,6 @@ STRIKES = 3
 FORK = "fork"
 FORK_SECONDS = 0.5
 """A fork waits so long at most for a window that it has just ended."""
-_NO_PROFILERS = ("capture", FORK)
 _FOREIGN_PROFILERS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_TRANSPORT_TYPE")
 
 
@@ -102,8 +101,6 @@ class GpuTimes:
     def ends(self, what: str) -> None:
         if what in self._busy_with:
             self._busy_with.remove(what)
-        if what not in _NO_PROFILERS and self._clock is not None:
-            self._clock.lost()
 
     def is_busy(self) -> bool:
         return bool(self._busy_with)
@@ -203,8 +200,6 @@ class GpuTimes:
         cost = self.budget.spent(own, found.launches, found.replayed)
         self._ledger.add(schema.GPU_WINDOWS, (found.outcome,))
         self._ledger.add(schema.SELF_SECONDS, ("gpu",), cost)
-        if found.outcome == "taken":
-            clock.lost()
         self._strikes = self._strikes + 1 if found.outcome in ("failed", "misread", "taken") else 0
         if self._strikes >= STRIKES:
             self._off("another profiler holds CUPTI" if found.outcome == "taken" else why)

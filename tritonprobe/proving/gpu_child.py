@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from operator import itemgetter
@@ -20,14 +20,15 @@ from tritonprobe.proving.processes import Answer, Request, Say, answer
 from tritonprobe.proving.rounds import timed
 
 ROUND_LAUNCHES = 1000
-WINDOWED_LAUNCHES = 8000  # of a round with one window in it, or none
+WINDOWED_LAUNCHES = 4000  # of a round with one window in it, or none
 WARM_LAUNCHES = 300
 GRAPH_KERNELS = 100
 GRAPH_REPLAYS = 200
-SEVERAL = 30  # rounds of what needs fewer
+SEVERAL = 20  # rounds of what needs fewer
 TUNING_WARMUP, TUNING_REP = 5, 20  # milliseconds of each configuration, on either clock
 
 Switch = Callable[[], AbstractContextManager[None]]
+Timings = Mapping[str, Callable[[], float]]
 
 
 def main(request: Request, say: Say) -> Answer:
@@ -57,24 +58,22 @@ class Parts:
         """Launches: unprobed, with everything on between two windows, with one window, always recorded, with events."""
         times = self._watch()
         calls: dict[str, Callable[[], Any]] = {"add": self._add, "matmul": self._matmul}
+        medians = {name: partial(self._median, call) for name, call in calls.items()}
         found: dict[str, Any] = {}
         for mode, switch, pairs in (
             ("between_windows", self._instrumented, self.pairs),
             ("always_on", self._always_on, SEVERAL),
         ):
-            for name, call in calls.items():
-                timed = partial(self._median, call)
-                found[f"{mode} {name}"] = self._pairs(timed, timed, switch, pairs)
+            for name, each in self._pairs(medians, medians, switch, pairs).items():
+                found[f"{mode} {name}"] = each
             self.say(f"launches, {mode}")
-        windows = {}
-        for name, call in calls.items():
-            found[f"events {name}"] = self._pairs(
-                partial(self._median, call), partial(self._median, partial(self._between_events, call)),
-                self._nothing, SEVERAL,
-            )  # fmt: skip
-            with self._instrumented():
-                whole = partial(self._whole, call, WINDOWED_LAUNCHES)
-                windows[name] = self._pairs(whole, partial(self._with_window, times, whole), self._nothing, SEVERAL)
+        evented = {name: partial(self._median, partial(self._between_events, call)) for name, call in calls.items()}
+        for name, each in self._pairs(medians, evented, self._nothing, SEVERAL).items():
+            found[f"events {name}"] = each
+        whole = {name: partial(self._whole, call, WINDOWED_LAUNCHES) for name, call in calls.items()}
+        with self._instrumented():
+            windows = self._pairs(whole, self._with_window(times, whole), self._nothing, SEVERAL)
+        self.say("launches, in windows")
         return {"pairs": found, "windows_us": windows, **_counters(times)}
 
     def others(self) -> dict[str, Any]:
@@ -88,9 +87,9 @@ class Parts:
             with tempfile.TemporaryDirectory(prefix="tritonprobe-bench-") as folder:
                 try:
                     other = WAYS[way](shapes, calls["add"], Path(folder))
-                    for name, launch in calls.items():
-                        timed = partial(self._median, launch)
-                        found[f"{way} {name}"] = self._pairs(timed, timed, partial(_switched, other), SEVERAL)
+                    medians = {name: partial(self._median, call) for name, call in calls.items()}
+                    for name, each in self._pairs(medians, medians, partial(_switched, other), SEVERAL).items():
+                        found[f"{way} {name}"] = each
                     other.close()
                 except Exception as error:
                     found[f"{way} unavailable"] = str(error).partition("\n")[0]
@@ -111,13 +110,13 @@ class Parts:
         times = self._watch()
         with self._instrumented():
             loaded = [replay() / GRAPH_REPLAYS for _ in range(SEVERAL)]
-            several = partial(self._whole, graph.replay, 10 * GRAPH_REPLAYS)
-            windows = self._pairs(several, partial(self._with_window, times, several), self._nothing, SEVERAL)
+            whole = {"replays": partial(self._whole, graph.replay, 10 * GRAPH_REPLAYS)}
+            windows = self._pairs(whole, self._with_window(times, whole), self._nothing, SEVERAL)
         with self._always_on():
             always = [replay() / GRAPH_REPLAYS for _ in range(5)]
         return {
             "replay_us": {"without_cupti": before, "between_windows": loaded, "always_on": always},
-            "windows_us": {"replays": windows},
+            "windows_us": windows,
             **_counters(times),
         }  # fmt: skip
 
@@ -220,13 +219,17 @@ class Parts:
                 cupti.discard()
                 cupti.leave(Driver(), lambda: graphs)
 
-    def _with_window(self, times: Any, call: Callable[[], float]) -> float:
-        """`call` with one window in it, as long as the budget has it."""
-        thread = threading.Thread(target=lambda: times.window(times.budget.seconds))
-        thread.start()
-        took = call()
-        thread.join()
-        return took
+    def _with_window(self, times: Any, rounds: Timings) -> Timings:
+        """Rounds with one window in each, as long as the budget has it."""
+
+        def windowed(each: Callable[[], float]) -> float:
+            thread = threading.Thread(target=lambda: times.window(times.budget.seconds))
+            thread.start()
+            took = each()
+            thread.join()
+            return took
+
+        return {name: partial(windowed, each) for name, each in rounds.items()}
 
     @contextmanager
     def _nothing(self) -> Iterator[None]:
@@ -238,18 +241,14 @@ class Parts:
         launch()
         second.record()
 
-    def _pairs(
-        self, base: Callable[[], float], other: Callable[[], float], switch: Switch, pairs: int
-    ) -> dict[str, list[float]]:
-        """Microseconds, in rounds that take turns."""
-        found: dict[str, list[float]] = {"base": [], "other": []}
+    def _pairs(self, base: Timings, other: Timings, switch: Switch, pairs: int) -> dict[str, dict[str, list[float]]]:
+        """Microseconds by name, in rounds that take turns."""
+        found: dict[str, dict[str, list[float]]] = {name: {"base": [], "other": []} for name in base}
         for first in base_first(pairs, self.seed):
             for is_base in (first, not first):
-                if is_base:
-                    found["base"].append(base())
-                else:
-                    with switch():
-                        found["other"].append(other())
+                with self._nothing() if is_base else switch():
+                    for name, each in (base if is_base else other).items():
+                        found[name]["base" if is_base else "other"].append(each())
         return found
 
     def _median(self, call: Callable[[], Any]) -> float:
