@@ -142,7 +142,7 @@ def gpu_window(seconds: float = 0.05) -> tuple[GpuSample, ...]:
     """
     watch = current().adapter.gpu
     if watch is None:
-        raise SettingError("GPU times are off: set TRITONPROBE_GPU_WINDOWS=1, or configure(gpu_windows=True)")
+        raise SettingError('GPU times are off: set TRITONPROBE_GPU_WINDOWS=1, or configure(gpu_windows="on")')
     return watch.times.window(seconds)
 
 

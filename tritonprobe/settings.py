@@ -92,7 +92,11 @@ MAX_SLOS = 8
 """Objectives: each is two series."""
 _SECONDS = {"host_windows": "seconds, from 0 (none) to 86400", "ready_timeout": "seconds, from 0 to 86400"}
 _PATHS = {"dir": "a directory's path, or none", "prewarm": "a file's path, or none"}
-_CHOICES: dict[str, tuple[object, ...]] = {"disabled": (True, False), "on_cold_after_ready": ("log", "raise"), "gpu_windows": ("off", "on", "graphs")}
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "disabled": (True, False),
+    "on_cold_after_ready": ("log", "raise"),
+    "gpu_windows": ("off", "on", "graphs"),
+}
 _EXAMPLES = {"addr": "127.0.0.1", "rank": "0", "engine": "llm-0"}
 _DEVICE = re.compile(r"compile-only:cuda:[0-9]+")  # which numbers there are, the adapter knows
 

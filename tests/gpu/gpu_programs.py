@@ -59,7 +59,7 @@ def deadlock() -> None:
 
 def leaving() -> None:
     """Children forked inside and outside of windows; then the program ends inside one."""
-    tritonprobe.configure(gpu_windows=True)
+    tritonprobe.configure(gpu_windows="on")
     tritonprobe.instrument()
     x = torch.zeros(1 << 12, device="cuda")
     call = lambda: tiny.bump[(1,)](x, 128, BLOCK=128)  # noqa: E731

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import subprocess
@@ -50,7 +51,7 @@ class Program:
         monkeypatch.setattr(clock_module, "make_clock", self.make_clock)
         self.ready = True
         self.graphs = False
-        about = AboutProgram(lambda: None, str, lambda: self.ready, lambda: self.graphs)
+        about = AboutProgram(lambda: None, str, lambda: self.ready, lambda: self.graphs, graphs_too=False)
         self.times = GpuTimes(runtime.ledger, runtime.fault, runtime.adapter.windows, about)
         self.made = 0
 
@@ -128,20 +129,36 @@ def test_cupti_is_there_only_while_a_window_is_open(program: Program) -> None:
     assert program.cupti.switches == ["attach", "on", "off", "leave"] * 2
 
 
-def test_where_there_are_graphs_cupti_stays(program: Program) -> None:
+def test_a_program_with_graphs_is_left_alone(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+    assert program.window()
     program.graphs = True
+    assert program.window() == ()
+    assert program.cupti.switches == ["attach", "on", "off", "leave"]
+    method, why = program.times.info
+    assert method == "none"
+    assert "this process has CUDA graphs" in why
+    assert "TRITONPROBE_GPU_WINDOWS=graphs" in caplog.text
+
+
+def test_asked_to_measure_graphs_too_cupti_stays(program: Program) -> None:
+    program.graphs = True
+    program.times._program = dataclasses.replace(program.times._program, graphs_too=True)
     assert program.window()
     assert program.window()
     assert program.cupti.switches == ["attach", "on", "off"] * 2
 
 
-def test_once_it_left_it_does_not_come_back_to_graphs(program: Program, caplog: pytest.LogCaptureFixture) -> None:
-    assert program.window()
-    program.graphs = True
-    assert program.window() == ()
+def test_when_the_first_capture_begins_cupti_has_left(program: Program) -> None:
+    thread = threading.Thread(target=lambda: program.times.window(5))
+    thread.start()
+    while not program.cupti.on:
+        time.sleep(0.001)
+    program.times.begins("first capture")
     assert program.cupti.switches == ["attach", "on", "off", "leave"]
-    assert program.times.info == ("none", "it stays away")
-    assert "GPU times by none: it stays away" in caplog.text
+    program.graphs = True
+    program.times.ends("first capture")
+    thread.join(2)
+    assert not thread.is_alive()
 
 
 def test_windows_wait_for_the_program_to_be_ready(program: Program) -> None:
@@ -256,12 +273,12 @@ def test_off_by_default_and_then_nothing_of_it_is_loaded() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "[]",
-        "GPU times are off: set TRITONPROBE_GPU_WINDOWS=1, or configure(gpu_windows=True)",
+        'GPU times are off: set TRITONPROBE_GPU_WINDOWS=1, or configure(gpu_windows="on")',
     ]
 
 
 def test_on_the_compile_only_device_there_are_none(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    on = Runtime(Settings(gpu_windows=True))
+    on = Runtime(Settings(gpu_windows="on"))
     monkeypatch.setattr(runtime_module, "_current", on)
     tritonprobe.instrument()
     assert tritonprobe.gpu_window(0.01) == ()
@@ -301,7 +318,7 @@ def test_a_capture_tells_what_was_launched_in_it(program: Program) -> None:
     with pytest.raises(RuntimeError, match="no capture"):
         graph.capture_begin(fail=True)
     begins, ends, (launches, alive), *rest = told
-    assert [begins, ends, *rest] == ["capture begins", "capture ends"] * 2
+    assert [begins, ends, *rest] == ["first capture begins", "first capture ends", "capture begins", "capture ends"]
     (((name, grid), (kernel, bucket)),) = launches
     assert (name, grid >> 32, kernel.rpartition(".")[2], bucket) == ("left_kernel", 5, "left_kernel", "n<=16,m<=16")
     assert alive()

@@ -24,7 +24,7 @@ log = logging.getLogger("tritonprobe")
 
 GRAPHS = "torch.cuda.graphs"
 MAX_LAUNCHES = 200_000  # kept of one capture
-CAPTURE = "capture"
+CAPTURE, FIRST_CAPTURE = "capture", "first capture"
 
 Launch = tuple[tuple[str, int], Label]
 """The function's name and its grid as one number; kernel and bucket."""
@@ -52,6 +52,7 @@ class Captures:
         self._mixed = False  # two captures at once: nobody knows which launch was in which
         self._is_capturing: Callable[[], bool] = lambda: False
         self._lock = threading.RLock()
+        self._told: list[str] = []  # what `begins` was told of captures under way
         self._graphs = False  # there are some, or there were
         self._unwatched = False  # there may be some from before
 
@@ -66,8 +67,8 @@ class Captures:
             self._late.cancel()
             self._late = None
         with self._lock:
-            for _ in self._under_way:
-                self._ends(CAPTURE)
+            while self._told:
+                self._ends(self._told.pop())
             self._under_way.clear()
             self._windows.close(self._see)
         return self._patches.undo()
@@ -118,8 +119,10 @@ class Captures:
     def _begin(self, graph: Any) -> None:
         try:
             with self._lock:
+                what = CAPTURE if self._graphs else FIRST_CAPTURE
+                self._begins(what)
                 self._graphs = True
-                self._begins(CAPTURE)
+                self._told.append(what)
                 self._mixed = bool(self._under_way)
                 self._under_way[id(graph)] = []
                 if len(self._under_way) == 1:
@@ -133,7 +136,7 @@ class Captures:
                 seen = self._under_way.pop(id(graph), None)
                 if seen is None:
                     return
-                self._ends(CAPTURE)
+                self._ends(self._told.pop())
                 if not self._under_way:
                     self._windows.close(self._see)
                 mixed = self._mixed

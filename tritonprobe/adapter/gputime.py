@@ -26,12 +26,17 @@ class GpuWatch:
     """Starts and stops GPU times with the adapter; a fault of theirs is counted and leaves the rest alone."""
 
     def __init__(
-        self, ledger: Ledger, fault: Callable[[str], None], windows: LaunchWindows, is_ready: Callable[[], bool]
+        self,
+        ledger: Ledger,
+        fault: Callable[[str], None],
+        windows: LaunchWindows,
+        is_ready: Callable[[], bool],
+        graphs_too: bool,
     ) -> None:
         from tritonprobe.gpu.times import GpuTimes, Program
 
         self._fault = fault
-        program = Program(unmeasurable, foreign, is_ready, self._has_graphs)
+        program = Program(unmeasurable, foreign, is_ready, self._has_graphs, graphs_too)
         self.times: GpuTimes = GpuTimes(ledger, fault, windows, program)
         self._captures = Captures(windows, self.times.begins, self.times.ends, self.times.captured, fault)
         self._profilers = Profilers(self.times.begins, self.times.ends, fault)

@@ -109,7 +109,8 @@ def gpu_times(
         except CuptiError as error:
             raise GpuTimingError(str(error)) from None
         finally:
-            cupti.leave(driver, lambda: graphs)
+            if not graphs:
+                cupti.leave(driver)
     if lost or len(times) != calls:
         raise GpuTimingError(f"{calls} calls left the records of {len(times)}, and {lost} were dropped")
     return times
@@ -148,7 +149,9 @@ def _tools() -> tuple[Cupti, Driver, Marker]:
 
 def _clear(cupti: Cupti, graphs: bool) -> None:
     """Callbacks of ours, and no record of anything before. Raises CuptiError."""
-    cupti.attach(lambda: graphs)
+    if graphs and cupti.left and not cupti.attached:
+        raise GpuTimingError("this process has CUDA graphs, and CUPTI has left it once: a replay might fail")
+    cupti.attach()
     cupti.flush()
     cupti.discard()
     cupti.dropped()

@@ -35,11 +35,14 @@ class ProgramView(Protocol):
     def is_busy(self) -> bool:
         """Whether a capture, another profiler or a fork is under way: records must stay off."""
 
-    def must_cupti_stay(self) -> bool:
-        """Whether a capture or another profiler is under way: CUPTI must stay as it is."""
+    def may_cupti_leave(self) -> bool:
+        """Whether CUPTI may be taken out of the process now: there are no graphs, no capture, no other profiler."""
 
-    def has_graphs(self) -> bool:
-        """Whether there are CUDA graphs, or were."""
+    def refuses(self) -> str | None:
+        """Why CUPTI must not come into this process any more, if so."""
+
+    def saw_replays(self) -> None:
+        """A record of a graph was seen."""
 
     def rename(self, name: str) -> str:
         """What a foreign kernel of that name is to be counted as."""

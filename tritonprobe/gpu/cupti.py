@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonprobe import native
-from tritonprobe.gpu.clock import NeverAgain
 from tritonprobe.gpu.driver import MARK, Driver, DriverError, Marker
 from tritonprobe.gpu.records import KIND, RecordError, Records, grid_code, read
 
@@ -42,10 +41,6 @@ _SLACK_NS = 10_000_000  # the GPU's clock against the host's
 
 class CuptiError(RuntimeError):
     """Why CUPTI cannot be used; the message is one line."""
-
-
-class GraphsError(CuptiError, NeverAgain):
-    """CUPTI must not come back, since there are CUDA graphs."""
 
 
 class Cupti:
@@ -85,7 +80,7 @@ class Cupti:
         self.version = version.value
         self.use = threading.RLock()
         """Whoever switches records on holds it until it has fetched them."""
-        self.attached = False
+        self.attached = False  # with our callbacks, unless another profiler came since
         self.left = False  # once at least
         self.stride = 0  # until the self-test has learnt it
         callbacks.set_up(BUFFER, MOST_BUFFERS)
@@ -93,21 +88,19 @@ class Cupti:
         self._declined = 0
         self._began = (0, 0)  # both clocks when records were last switched on
 
-    def attach(self, has_graphs: Callable[[], bool]) -> None:
-        """Brings CUPTI into the process, with our callbacks in the place of anybody's. Raises GraphsError.
+    def attach(self) -> None:
+        """Brings CUPTI into the process, with our callbacks in the place of anybody's.
 
-        Launches are dearer by a twentieth from its first record on until it leaves. But with CUDA graphs in the process
-        it must not leave: after the second time a replay may fail ("unspecified launch failure", CUDA 13.0). So where
-        there are graphs it stays, and where it left before there were any, it does not come back.
+        Launches are dearer by a twentieth from its first record on until it leaves. But where there are CUDA graphs it
+        must neither leave nor, once it has left, come back: after the second time a replay may fail ("unspecified
+        launch failure", CUDA 13.0).
         """
-        if self.left and not self.attached and has_graphs():
-            raise GraphsError("a CUDA graph was captured after CUPTI had left this process, and so it stays away")
         self._check("cuptiActivityRegisterCallbacks", self._callbacks.REQUESTED, self._callbacks.COMPLETED)
         self.attached = True
 
-    def leave(self, driver: Driver, has_graphs: Callable[[], bool]) -> None:
-        """Takes CUPTI out of the process where that does no harm, so that nothing pays for it any more."""
-        if self.attached and not self.outstanding and not has_graphs() and self._detach(driver):
+    def leave(self, driver: Driver) -> None:
+        """Takes CUPTI out of the process, so that nothing pays for it any more; not while buffers are outstanding."""
+        if self.attached and not self.outstanding and self._detach(driver):
             self.attached, self.left = False, True
 
     def enable(self) -> None:
@@ -211,7 +204,7 @@ class Cupti:
 
     def _test(self, marker: Marker) -> None:
         with self.use:
-            self.attach(lambda: False)
+            self.attach()
             marker.launch(1)
             marker.finish()
             self.flush()

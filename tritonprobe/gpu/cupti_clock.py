@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tritonprobe.gpu.analysis import analyse
 from tritonprobe.gpu.attribution import Key
-from tritonprobe.gpu.clock import Clock, Looked, NotYet, ProgramView
+from tritonprobe.gpu.clock import Clock, Looked, NeverAgain, NotYet, ProgramView
 from tritonprobe.gpu.cupti import FORCED, Cupti, CuptiError, text_at, the_cupti
 from tritonprobe.gpu.driver import Driver, Marker
 from tritonprobe.gpu.graphs import Capture, Graphs
@@ -38,7 +38,6 @@ class CuptiClock:
         self._program = program
         self._graphs = Graphs()
         self._window: Window | None = None
-        self._replays = False  # a record of a graph was seen: there are some that nobody told us of
         self._switching = threading.RLock()  # while CUPTI comes or goes; a capture waits for it
         self._relaxed = threading.local()
         self.why = f"CUPTI {cupti.version}, records of {cupti.stride} bytes, self-test passed"
@@ -49,10 +48,13 @@ class CuptiClock:
             self._relaxed.done = True
         with self._cupti.use:
             began = time.perf_counter()
+            why = self._program.refuses()
+            if why is not None:
+                raise NeverAgain(why)
             with self._switching:
                 if self._program.is_busy():
                     return Looked("cut")
-                self._cupti.attach(self._has_graphs)
+                self._cupti.attach()
             window = self._window = Window(self._cupti, self._source)
             if self._program.is_busy():
                 window.cut()
@@ -67,7 +69,8 @@ class CuptiClock:
         if isinstance(taken, str):
             return Looked(taken, launches=len(window.seen), switching=switching)
         found = analyse(taken.seen, taken.records, taken.edges, self._graphs, text_at, self._external)
-        self._replays = self._replays or found.replayed > 0
+        if found.replayed:
+            self._program.saw_replays()
         if not len(taken.records):
             expected = found.launched.dropped.get("misaligned", 0)
             return Looked("taken" if expected else "idle", launches=found.seen, switching=switching)
@@ -92,15 +95,12 @@ class CuptiClock:
 
     def _leave(self) -> None:
         with self._switching:
-            if self._program.must_cupti_stay():
+            if not self._program.may_cupti_leave():
                 return
             try:
-                self._cupti.leave(self._driver, self._has_graphs)
+                self._cupti.leave(self._driver)
             except CuptiError:
                 log.debug("tritonprobe: CUPTI stays in the process", exc_info=True)
-
-    def _has_graphs(self) -> bool:
-        return self._replays or self._program.has_graphs()
 
     def captured(self, launches: list[tuple[Key, Label]], alive: Callable[[], bool]) -> None:
         self._graphs.captured(Capture(launches, alive))

@@ -33,9 +33,9 @@ PATIENCE_SECONDS = 60.0
 and CUPTI must not have left before."""
 STRIKES = 3
 """Windows in a row that failed, after which no more are opened."""
-FORK = "fork"
-FORK_SECONDS = 0.5
-"""A fork waits so long at most for a window that it has just ended."""
+FORK, FIRST_CAPTURE = "fork", "first capture"
+LEAVING_SECONDS = 0.5
+"""A fork, and the first capture of a graph, wait so long at most for a window that they have just ended."""
 _FOREIGN_PROFILERS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_TRANSPORT_TYPE")
 
 
@@ -50,6 +50,8 @@ class Program:
     is_ready: Callable[[], bool]
     has_graphs: Callable[[], bool]
     """Whether there are CUDA graphs, or were."""
+    graphs_too: bool
+    """Whether to measure where there are CUDA graphs, too: CUPTI then stays, which costs their replays something."""
 
 
 class GpuTimes:
@@ -65,6 +67,7 @@ class GpuTimes:
         self._lock = threading.RLock()
         self._stop: threading.Event | None = None
         self._strikes = 0
+        self._replays = False  # of graphs that nobody told us of
         self._context_since: float | None = None
         self._info: tuple[str, str] | None = None
         self.captures: list[tuple[list[tuple[tuple[str, int], Label]], Callable[[], bool]]] = []
@@ -97,6 +100,8 @@ class GpuTimes:
         """A capture or another profiler begins: records are off when this returns, and stay off until it `ends`."""
         self._busy_with.append(what)
         self._cut()
+        if what in (FORK, FIRST_CAPTURE) and self._turn_lock.acquire(timeout=LEAVING_SECONDS):
+            self._turn_lock.release()  # CUPTI has left, unless it may not
 
     def ends(self, what: str) -> None:
         if what in self._busy_with:
@@ -105,11 +110,17 @@ class GpuTimes:
     def is_busy(self) -> bool:
         return bool(self._busy_with)
 
-    def must_cupti_stay(self) -> bool:
-        return any(what != FORK for what in self._busy_with)
+    def may_cupti_leave(self) -> bool:
+        alone = all(what in (FORK, FIRST_CAPTURE) for what in self._busy_with)
+        return alone and not self._program.graphs_too and not self._replays and not self._program.has_graphs()
 
-    def has_graphs(self) -> bool:
-        return self._program.has_graphs()
+    def refuses(self) -> str | None:
+        if not self._program.graphs_too and (self._replays or self._program.has_graphs()):
+            return "this process has CUDA graphs; TRITONPROBE_GPU_WINDOWS=graphs measures them (docs/gpu-times.md)"
+        return None
+
+    def saw_replays(self) -> None:
+        self._replays = True
 
     def rename(self, name: str) -> str:
         return self._program.rename(name)
@@ -259,8 +270,6 @@ def _before_fork() -> None:
     # window that is open ends, and CUPTI leaves with it where it may.
     for times in list(_living):
         times.begins(FORK)
-        if times._turn_lock.acquire(timeout=FORK_SECONDS):
-            times._turn_lock.release()
 
 
 def _after_fork_in_parent() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from tritonprobe.proving.intervals import Interval, differences, interval, ratios
 from tritonprobe.proving.processes import MeasuringError, Say, ask, environment
 
-PARTS = ("launches", "others", "graph", "exact", "tuner")
+PARTS = ("launches", "others", "graph", "graph_measured", "exact", "tuner")
 LAUNCH_RATIO, REPLAY_RATIO = 1.03, 1.013
 """What windows may cost at most by default: a launch against an unprobed one, and a replay of 100 tiny kernels."""
 
@@ -29,21 +29,18 @@ class Gpu:
     def compared(self) -> dict[str, tuple[Interval, Interval]]:
         """By what was compared: the difference in microseconds, and the ratio."""
         found = {}
-        for part in ("launches", "others"):
-            for name, pairs in self.parts.get(part, {}).get("pairs", {}).items():
+        for part in self.parts:
+            for name, pairs in self.parts[part].get("pairs", {}).items():
                 if isinstance(pairs, dict):
                     found[f"{part}: {name}"] = self._interval(pairs["base"], pairs["other"])
-        replay = self.parts.get("graph", {}).get("replay_us")
-        if replay:
-            found["graph: between windows"] = self._interval(replay["without_cupti"], replay["between_windows"])
         return found
 
     def shares(self) -> dict[str, Interval]:
         """By part and kernel: the share of the program's time that windows cost, as often as they come."""
         found = {}
-        for part in ("launches", "graph"):
-            period = self.parts.get(part, {}).get("budget", {}).get("period_s")
-            for name, pairs in self.parts.get(part, {}).get("windows_us", {}).items():
+        for part in self.parts:
+            period = self.parts[part].get("budget", {}).get("period_s")
+            for name, pairs in self.parts[part].get("windows_us", {}).items():
                 found[f"{part}: {name}"] = interval(
                     [us / 1e6 / period for us in differences(pairs["base"], pairs["other"])], self.seed
                 )
@@ -57,7 +54,7 @@ class Gpu:
             for name in self.parts.get("launches", {}).get("windows_us", {})
         }
         if "graph" in self.parts:
-            found["replays"] = compared["graph: between windows"][1].high + shares["graph: replays"].high
+            found["replay"] = compared["graph: replay"][1].high
         return found
 
     def _interval(self, base: list[float], other: list[float]) -> tuple[Interval, Interval]:
@@ -74,7 +71,7 @@ class Gpu:
     @property
     def good(self) -> bool:
         kept = [
-            ratio <= (REPLAY_RATIO if name == "replays" else LAUNCH_RATIO) for name, ratio in self.by_default().items()
+            ratio <= (REPLAY_RATIO if name == "replay" else LAUNCH_RATIO) for name, ratio in self.by_default().items()
         ]
         wrong = [setting["wrong"] == 0 for setting in self.parts.get("exact", {}).values()]
         return not self.failed and all((*kept, *wrong))

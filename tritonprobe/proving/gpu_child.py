@@ -56,7 +56,7 @@ class Parts:
 
     def launches(self) -> dict[str, Any]:
         """Launches: unprobed, with everything on between two windows, with one window, always recorded, with events."""
-        times = self._watch()
+        times = self._watch("on")
         calls: dict[str, Callable[[], Any]] = {"add": self._add, "matmul": self._matmul}
         medians = {name: partial(self._median, call) for name, call in calls.items()}
         found: dict[str, Any] = {}
@@ -97,28 +97,46 @@ class Parts:
         return {"pairs": found}
 
     def graph(self) -> dict[str, Any]:
-        """Replays of a graph of 100 tiny kernels: CUPTI not loaded, loaded, in a window, always on."""
+        """Replays of a graph of 100 tiny kernels, with windows as by default: a program with graphs is left alone."""
+        from tritonprobe.runtime import configure, current
+
+        replay = {"replay": partial(self._whole, self._graph().replay, GRAPH_REPLAYS)}
+        configure(gpu_windows="on")
+        with self._instrumented():
+            watch = current().adapter.gpu
+            assert watch is not None
+            assert watch.times.window(0.01) == ()
+        found = self._pairs(replay, replay, self._instrumented, 2 * SEVERAL)
+        return {"pairs": found, "info": watch.times.info}
+
+    def graph_measured(self) -> dict[str, Any]:
+        """The same replays, measured too: CUPTI not loaded, loaded, in a window, always on."""
+        graph = self._graph()
+        replay = partial(self._whole, graph.replay, GRAPH_REPLAYS)
+        before = [replay() for _ in range(2 * SEVERAL)]
+        times = self._watch("graphs")
+        with self._instrumented():
+            loaded = [replay() for _ in range(2 * SEVERAL)]
+            whole = {"replays": partial(self._whole, graph.replay, 10 * GRAPH_REPLAYS)}
+            windows = self._pairs(whole, self._with_window(times, whole), self._nothing, SEVERAL)
+        with self._always_on():
+            always = [replay() for _ in range(5)]
+        return {
+            "pairs": {"between_windows": {"base": before, "other": loaded}},
+            "always_on_us": always,
+            "windows_us": windows,
+            **_counters(times),
+        }
+
+    def _graph(self) -> Any:
         self.torch.cuda.synchronize()
         graph = self.torch.cuda.CUDAGraph()
         with self.torch.cuda.graph(graph):
             for _ in range(GRAPH_KERNELS):
                 self._add()
-        replay = partial(self._whole, graph.replay, GRAPH_REPLAYS)
-        for _ in range(SEVERAL):
-            replay()
-        before = [replay() / GRAPH_REPLAYS for _ in range(SEVERAL)]
-        times = self._watch()
-        with self._instrumented():
-            loaded = [replay() / GRAPH_REPLAYS for _ in range(SEVERAL)]
-            whole = {"replays": partial(self._whole, graph.replay, 10 * GRAPH_REPLAYS)}
-            windows = self._pairs(whole, self._with_window(times, whole), self._nothing, SEVERAL)
-        with self._always_on():
-            always = [replay() / GRAPH_REPLAYS for _ in range(5)]
-        return {
-            "replay_us": {"without_cupti": before, "between_windows": loaded, "always_on": always},
-            "windows_us": windows,
-            **_counters(times),
-        }  # fmt: skip
+        for _ in range(20 * GRAPH_REPLAYS):
+            graph.replay()
+        return graph
 
     def exact(self) -> dict[str, Any]:
         """100,000 launches from four threads, on four streams and on one: each record's label against its grid."""
@@ -165,11 +183,11 @@ class Parts:
             BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, PRECISION="ieee",
         )  # fmt: skip
 
-    def _watch(self) -> Any:
+    def _watch(self, windows: str) -> Any:
         """GPU times that have passed their self-test and had one window. Nothing is probed when this returns."""
         from tritonprobe.runtime import configure, current
 
-        configure(gpu_windows=True)
+        configure(gpu_windows=windows)
         with self._instrumented():
             watch = current().adapter.gpu
             assert watch is not None
@@ -206,7 +224,7 @@ class Parts:
         seen: list[Any] = []
         sink = seen.append
         with self._instrumented(), cupti.use:
-            cupti.attach(lambda: graphs)
+            cupti.attach()
             windows.open(sink)
             cupti.enable()
             try:
@@ -217,7 +235,8 @@ class Parts:
                 self.torch.cuda.synchronize()
                 cupti.collect(10.0)
                 cupti.discard()
-                cupti.leave(Driver(), lambda: graphs)
+                if not graphs:
+                    cupti.leave(Driver())
 
     def _with_window(self, times: Any, rounds: Timings) -> Timings:
         """Rounds with one window in each, as long as the budget has it."""
