@@ -2,8 +2,8 @@
 
     TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost [--pairs 30] [-o FILE]
 
-One engine in one process, without HTTP. Tokens a second are those of the median step; what windows take is added, as the
-budget bounds it. Exit code 1: the loss may be more than 1%.
+One engine in one process, without HTTP. Tokens a second are those of the median step; what windows take is added, as
+the budget bounds it. Exit code 1: the loss may be more than 1%.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tests.kernels.cases import CORE, Case, Inputs
 from tritonprobe import runtime as runtime_module
 from tritonprobe.gpu import bench
 from tritonprobe.ledger import Sample
-from tritonprobe.runtime import Runtime
+from tritonprobe.runtime import Runtime, current
 from tritonprobe.settings import Settings
 
 pytestmark = pytest.mark.gpu
@@ -60,7 +60,9 @@ def total(runtime: Runtime, name: str) -> float:
 
 
 def seen_while(call: Callable[[], Any], seconds: float = 0.15) -> tuple[tritonprobe.GpuSample, ...]:
-    """What one window makes of `call`, again and again."""
+    """What one window makes of `call`, again and again, from the second time on."""
+    call()
+    torch.cuda.synchronize()
     found: list[tuple[tritonprobe.GpuSample, ...]] = []
     thread = threading.Thread(target=lambda: found.append(tritonprobe.gpu_window(seconds)))
     thread.start()
@@ -68,6 +70,13 @@ def seen_while(call: Callable[[], Any], seconds: float = 0.15) -> tuple[tritonpr
         call()
     thread.join()
     torch.cuda.synchronize()
+    assert found[0], {
+        s.labels: s.value
+        for f in current().ledger.collect()
+        if f.metric.name == "gpu_windows_total"
+        for s in f.samples
+        if isinstance(s, Sample)
+    }
     return found[0]
 
 

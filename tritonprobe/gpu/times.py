@@ -35,7 +35,7 @@ STRIKES = 3
 """Windows in a row that failed, after which no more are opened."""
 FORK, FIRST_CAPTURE = "fork", "first capture"
 LEAVING_SECONDS = 0.5
-"""A fork, and the first capture of a graph, wait so long at most for a window that they have just ended."""
+"""A fork, the first capture of a graph, and the end, wait so long at most for a window that they have just ended."""
 _FOREIGN_PROFILERS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_TRANSPORT_TYPE")
 
 
@@ -93,8 +93,13 @@ class GpuTimes:
             stop.set()
         self._cut()
         clock = self._clock
-        if clock is not None:
-            clock.rest()
+        if clock is None:
+            return
+        # The window's own thread takes CUPTI out. At the program's end it must be through: the interpreter stops it
+        # wherever it is, and CUPTI may wait for it.
+        if self._turn_lock.acquire(timeout=LEAVING_SECONDS):
+            self._turn_lock.release()
+        clock.rest()
 
     def begins(self, what: str) -> None:
         """A capture or another profiler begins: records are off when this returns, and stay off until it `ends`."""
