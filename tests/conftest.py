@@ -10,6 +10,11 @@ import os
 import shutil
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, and nothing about what is tested.
+settings.register_profile("tritonprobe", deadline=None)
+settings.load_profile("tritonprobe")
 
 
 def require_tool(name: str) -> str:
