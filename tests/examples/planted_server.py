@@ -4,9 +4,9 @@ A step begins every 15 ms, so that what the host does in between, on a machine t
 the next one: what moves it is the stall.
 
 Run as ``python -m tests.examples.planted_server PLANT CLIENTS``: PLANT is ``none``, ``kernel`` (a real kernel that
-takes about half a second to compile) or ``sleep`` (half a second asleep in the middle of a cold call). The engine waits
-until all clients are there and takes them in the order of their prompts, so that two runs differ by the stall alone. At
-the end it prints its own log and what tritonprobe charged, as JSON.
+takes about half a second to compile) or ``sleep`` (half a second in a `cold_call`, as of another compiler). The engine
+waits until all clients are there and takes them in the order of their prompts, so that two runs differ by the stall
+alone. At the end it prints its own log and what tritonprobe charged, as JSON.
 """
 
 from __future__ import annotations
@@ -50,12 +50,6 @@ def slow_to_compile_kernel(x_ptr, n, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(x_ptr + at, x, mask=at < n)
 
 
-def _fall_asleep(**_: object) -> bool:
-    """What Triton calls before it compiles; it goes on if this is False."""
-    time.sleep(SLEEP)
-    return False
-
-
 class Planted:
     """The next token is the last one plus one, after one step's time; in one step something stalls, too."""
 
@@ -82,9 +76,8 @@ class Planted:
         if self._plant == "kernel":
             self._launch(16)
             return
-        triton.knobs.runtime.jit_cache_hook = _fall_asleep
-        self._launch(2)
-        triton.knobs.runtime.jit_cache_hook = None
+        with tritonprobe.cold_call("planted.compiler", kind="planted"):
+            time.sleep(SLEEP)
 
     def _launch(self, rounds: int) -> None:
         slow_to_compile_kernel[(1,)](self._values, 64, ROUNDS=rounds, BLOCK=64)
