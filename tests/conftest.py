@@ -6,6 +6,7 @@ tool is listed in TRITONPROBE_REQUIRE (as in CI, where nothing may be skipped fo
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 
@@ -25,6 +26,19 @@ def require_tool(name: str) -> str:
     if name in os.environ.get("TRITONPROBE_REQUIRE", "").split(","):
         pytest.fail(f"{name} is not on the PATH, and TRITONPROBE_REQUIRE demands it")
     pytest.skip(f"{name} is not on the PATH")
+
+
+def require_module(name: str) -> None:
+    """Goes on only where the optional module `name` can be imported; at the top of a test module, too."""
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # not even its parent is there
+        found = False
+    if found:
+        return
+    if name in os.environ.get("TRITONPROBE_REQUIRE", "").split(","):
+        pytest.fail(f"{name} is not installed, and TRITONPROBE_REQUIRE demands it")
+    pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 
 def has_gpu() -> bool:

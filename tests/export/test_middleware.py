@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import socket
 import time
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import tritonprobe
+from tests.conftest import require_module
 from tests.export.test_asgi import running
 from tritonprobe.export.middleware import KEY, Middleware, openai_tokens
 from tritonprobe.model import RequestCost
@@ -76,7 +78,8 @@ def starlette_app(runtime: Runtime, **options: Any) -> Any:
 
 
 def fastapi_app(runtime: Runtime, **options: Any) -> Any:
-    fastapi = pytest.importorskip("fastapi")
+    require_module("fastapi")
+    fastapi = importlib.import_module("fastapi")
     app = fastapi.FastAPI()
 
     def completions(body: dict[str, str]) -> Any:

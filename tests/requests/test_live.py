@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from tritonprobe.bus import Bus
 from tritonprobe.model import Event, Exposure, Parts, RequestCost
 from tritonprobe.requests import LiveRequest, Requests, Step, live, steps
-from tritonprobe.requests.exposure import exposure
+from tritonprobe.requests.exposure import difference, exposure, parts, union
 from tritonprobe.requests.threads import this_thread
 
 HERE = this_thread()
@@ -328,6 +328,17 @@ def test_ranks_of_one_step_do_not_overlap_it(server: Server):
     assert not server.finished[0].pipelined
 
 
+def test_phases_of_the_calls_that_it_stood_behind(server: Server):
+    server.requests.request("old")
+    server.at(0).requests.stall(0, 10, HERE, (("llir", 10),))
+    r = server.at(20).requests.request()
+    server.requests.stall(15, 25, HERE, (("ptx", 8), ("other", 2)))
+    server.requests.stall(30, 40, HERE, (("ptx", 10),))
+    server.at(50)
+    r.finish()
+    assert server.finished[0].before == Exposure(queued_ns=15, phases=(("ptx", 14), ("other", 1)))
+
+
 # Bounds
 
 
@@ -413,6 +424,13 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
             life = (cost.start_ns, cost.end_ns)
             before, after = exposure(life, first.get(cost.id), windows[cost.id], stalls)
             assert (cost.before.total_ns, cost.after.total_ns) == (before.total_ns, after.total_ns)
+            if windows[cost.id]:
+                ran = difference(union(windows[cost.id]), union(stalls))
+                began = min(start for start, _ in windows[cost.id])
+                executed = sum(end - start for start, end in ran)
+                assert cost.parts == parts(life, began, executed, 0, union(stalls))
+            else:
+                assert cost.parts is None
             if max_windows == 512:
                 assert (cost.before, cost.after) == (before, after)
             else:

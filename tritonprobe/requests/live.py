@@ -218,6 +218,15 @@ class Requests:
         """A block around an op's fallback: its time is a part of the step that this thread is in, if any."""
         return Fallback(self, op, bucket, reason)
 
+    def calls_since(self, start_ns: int) -> list[Call]:
+        """The remembered cold calls that ended after that."""
+        found: list[Call] = []
+        for call in reversed(list(self._calls)):  # a copy: other threads append; in the order of their ends
+            if call[1] <= start_ns:
+                break
+            found.append(call)
+        return found
+
     def waiting(self, before_ns: int) -> list[Trace]:
         """The traces of the live requests that came before that time, the longest waiting first."""
         return [trace for start, trace in list(self._traced.values()) if start < before_ns]

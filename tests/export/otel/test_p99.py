@@ -1,5 +1,7 @@
 """From Prometheus's P99 to the compile that made it: the example server, a real Prometheus, a real OTLP receiver."""
 
+# ruff: noqa: E402  # what may not be installed is asked for first
+
 from __future__ import annotations
 
 import os
@@ -12,10 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytest.importorskip("opentelemetry.distro")
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+from tests.conftest import require_module
 
-from tests.examples.test_command import TINY  # after the skip
+require_module("opentelemetry.distro")
+require_module("opentelemetry.exporter.otlp.proto.http")
+
+from tests.examples.test_command import TINY
 from tests.export.conftest import Prometheus, prometheus_server  # noqa: F401
 from tests.export.otel.receiver import Receiver, receiving
 from tests.export.otel.test_instrumentor import installed  # noqa: F401
