@@ -1,27 +1,36 @@
 """Keeps a process's census in a file of its ledger directory, and reads those of all processes together.
 
-A thread writes a second after something was new, so that a process which is killed leaves what it met; launches, whose
-counts nobody announces, are written every half minute and at exit. The files are written whole or not at all.
+A thread writes a second after a cold call, so that a process which is killed leaves what it met; launches, whose counts
+nobody announces, are written every half minute and at exit. The files are written whole or not at all; those of dead
+processes become one, once there are many.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
+import hashlib
+import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tritonprobe.files import write_whole
 from tritonprobe.forks import tell_in_child
-from tritonprobe.model import Event
+from tritonprobe.model import ColdCall, Event
 from tritonprobe.shapes.census import Census, CensusError, merge
+from tritonprobe.shapes.census_json import pieces
 
 log = logging.getLogger("tritonprobe")
 
 PATTERN = "census-*.json"
+FOLDED, LOCK = "census-folded.json", "census.lock"
+MANY = 64
+"""Files above which those of dead processes are folded into one."""
 SOON, LATEST = 1.0, 30.0
 """Seconds from something new to its writing, and between writings of launches."""
 
@@ -37,12 +46,14 @@ class CensusKeeper:
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._file = self._named()
-        self._written: str | None = None
+        self._written: bytes | None = None
         tell_in_child(self)
         atexit.register(self.write)
 
-    def note(self, _event: Event) -> None:
-        """Something happened that may be new to the census; made for `Bus.subscribe`."""
+    def note(self, event: Event) -> None:
+        """A cold call may be new to the census; made for `Bus.subscribe`."""
+        if not isinstance(event, ColdCall):
+            return
         self._new.set()
         if self._thread is None:
             with self._lock:
@@ -56,10 +67,13 @@ class CensusKeeper:
             return  # nothing was ever met
         try:
             with self._lock:
-                text = self._census().text()
-                if text != self._written:
-                    write_whole(self._file, [text])
-                    self._written = text
+                census = self._census()
+                digest = hashlib.sha256()
+                for piece in pieces(census):
+                    digest.update(piece.encode(errors="replace"))
+                if digest.digest() != self._written:
+                    write_whole(self._file, pieces(census))
+                    self._written = digest.digest()
         except FileNotFoundError:
             log.debug("tritonprobe: %s is gone, and the census with it", self._directory)
         except Exception:
@@ -73,6 +87,8 @@ class CensusKeeper:
         self._file = self._named()
 
     def _keep(self) -> None:
+        with suppress(OSError):
+            fold(self._directory)
         while True:
             if self._new.wait(LATEST):
                 self._new.clear()
@@ -85,10 +101,67 @@ class CensusKeeper:
 
 def collect(directory: Path) -> Census:
     """The censuses of all processes that count, or counted, in a directory. One that cannot be read is told of."""
+    while True:
+        gone = _folded(directory)
+        found = _merged(path for path in sorted(directory.glob(PATTERN)) if path.name not in gone)
+        if _folded(directory) == gone:  # else somebody folded meanwhile, and a file may have counted twice
+            return found
+
+
+def fold(directory: Path, above: int = MANY) -> int:
+    """Makes one file of those whose processes are dead, if there are many; how many those were. Raises OSError.
+
+    What it folded is named in the new file before it goes, so that no kill lets anything count twice.
+    """
+    if len(list(directory.glob(PATTERN))) <= above:
+        return 0
+    with _alone(directory) as alone:
+        if not alone:
+            return 0
+        gone = _folded(directory)
+        paths = [path for path in sorted(directory.glob(PATTERN)) if path.name not in gone and not _lives(path)]
+        dead = [path for path in paths if path.name != FOLDED]
+        leftovers = [directory / name for name in gone if (directory / name).exists()]
+        merged = _merged(iter(paths))
+        names = [path.name for path in (*dead, *leftovers)]
+        write_whole(directory / FOLDED, pieces(merged, folded=names))
+        for path in (*dead, *leftovers):
+            path.unlink(missing_ok=True)
+        return len(dead)
+
+
+def _merged(paths: Iterator[Path]) -> Census:
     found = []
-    for path in sorted(directory.glob(PATTERN)):
+    for path in paths:
         try:
             found.append(Census.load(path))
         except CensusError as error:
-            log.warning("tritonprobe: a census was left out: %s", error)
+            if path.exists():  # else it was folded meanwhile
+                log.warning("tritonprobe: a census was left out: %s", error)
     return merge(*found)
+
+
+def _folded(directory: Path) -> set[str]:
+    """Files that are in the folded one, and may still be there."""
+    with suppress(OSError, ValueError):
+        names = json.loads((directory / FOLDED).read_bytes()).get("folded")
+        return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    return set()
+
+
+def _lives(path: Path) -> bool:
+    pid = path.name.split("-")[1]
+    return pid.isdecimal() and Path("/proc", pid).exists()
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[bool]:
+    """Whether nobody else folds."""
+    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)

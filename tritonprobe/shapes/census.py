@@ -173,7 +173,9 @@ class Census:
 
     def save(self, path: str | Path) -> None:
         """Writes the census, whole or not at all. Raises OSError; a file that was there is then what it was."""
-        write_whole(Path(path), [self.text()])
+        from tritonprobe.shapes import census_json
+
+        write_whole(Path(path), census_json.pieces(self))
 
     def without(self, unwanted: Callable[[Entry], bool]) -> Census:
         """A copy that has no entry which `unwanted` names."""

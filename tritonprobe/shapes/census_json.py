@@ -6,7 +6,7 @@ A document that cannot be used is refused with the place in it that is wrong, an
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +46,29 @@ def parse(found: str | bytes) -> Census:
 
 
 def text(census: Census) -> str:
-    """One line of JSON; the same census is always the same text."""
-    return json.dumps(document(census), separators=(",", ":"), sort_keys=True) + "\n"
+    """The document, a line an entry; the same census is always the same text."""
+    return "".join(pieces(census))
 
 
-def document(census: Census) -> dict[str, Any]:
+def pieces(census: Census, **more: Any) -> Iterator[str]:
+    """The text in small pieces: a server's threads have their turn between any two. `more` are fields of the writer."""
     launches: dict[str, dict[str, int]] = {}
     for (kernel, bucket), n in census.launches.items():
         launches.setdefault(kernel, {})[bucket] = n
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "environments": [environment_to(e) for _, e in sorted(census.environments.items())],
-        "entries": [_entry(entry) for _, entry in sorted(census.entries.items())],
-        "tunings": [_tuned(tuned) for _, tuned in sorted(census.tunings.items())],
-        "launches": launches,
-        "dropped": dict(census.dropped),
-    }
+    yield f'{{"format":{text_of_json(FORMAT)},"version":{VERSION}'
+    yield from _rows("environments", (environment_to(e) for _, e in sorted(census.environments.items())))
+    yield from _rows("entries", (_entry(entry) for _, entry in sorted(census.entries.items())))
+    yield from _rows("tunings", (_tuned(tuned) for _, tuned in sorted(census.tunings.items())))
+    for name, value in {"launches": launches, "dropped": dict(census.dropped), **more}.items():
+        yield f',\n"{name}":{text_of_json(value)}'
+    yield "}\n"
+
+
+def _rows(name: str, rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    yield f',\n"{name}":['
+    for place, row in enumerate(rows):
+        yield ("," if place else "") + "\n" + text_of_json(row)
+    yield "]"
 
 
 def text_of_json(value: Any) -> str:
