@@ -27,7 +27,7 @@ from tritonprobe.model import ColdCall, Event, LaunchError, RequestCost
 from tritonprobe.prewarming import Prewarmed, before_ready
 from tritonprobe.prewarming import run as run_census
 from tritonprobe.prewarming.keeper import CensusKeeper
-from tritonprobe.prewarming.run import Progress
+from tritonprobe.prewarming.run import Progress, Tuning
 from tritonprobe.requests.live import Requests
 from tritonprobe.requests.threads import this_thread
 from tritonprobe.settings import Settings
@@ -180,7 +180,7 @@ class Runtime:
         threads: int | None = None,
         modules: Collection[str] = (),
         expand: bool = False,
-        tune: bool = False,
+        tune: Tuning | None = None,
         progress: Progress | None = None,
     ) -> Prewarmed:
         """Replays a census in this process; see `tritonprobe.prewarm`."""

@@ -17,6 +17,7 @@ from tests.adapter.test_replay import cold, forget, recorded
 from tritonprobe.adapter import trials
 from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.adapter.replay import Stale
+from tritonprobe.prewarming.run import Tuning
 from tritonprobe.runtime import Runtime
 
 __all__ = ["forget"]
@@ -75,7 +76,7 @@ def test_the_fastest_wins_and_nothing_is_cold(
     trials_before = total_of(instrumented, "autotune_trials_total")
     folder = forget(tuner)
     begin, its_own = time.time_ns(), tuner.do_bench
-    result = instrumented.prewarm(census, tune=True)
+    result = instrumented.prewarm(census, tune=Tuning())
     assert (result.winners, result.skipped) == (1, [])
     assert [config.kwargs for config in tuner.cache.values()] == [{"BLOCK": 256}]
     # Four candidates; the recorded winner and the new one for the class of arguments that was launched beside them.
@@ -100,7 +101,7 @@ def test_a_configuration_that_cannot_be_compiled_loses(
     entry = next(e for e in census.entries.values() if e.configs and "WANTED: 1" in e.configs[0])
     forget(tuner)
     broken = census.without(lambda e: e is not entry and "WANTED: 2" in e.configs[0])
-    result = instrumented.prewarm(broken, tune=True)
+    result = instrumented.prewarm(broken, tune=Tuning())
     assert (result.winners, result.skipped) == (1, [])
     assert str(tuner.best_config) == str(configs[0])
 
@@ -114,14 +115,14 @@ def test_indices_are_not_made_up(
     tuner[grid](indices, indices, indices, 1024)
     census = recorded(instrumented)
     forget(tuner)
-    result = instrumented.prewarm(census, tune=True)
+    result = instrumented.prewarm(census, tune=Tuning())
     assert result.winners == 0
     assert result.skipped[0].because == (
         "argument x holds torch.int64, which may be indices: register inputs_for the kernel"
     )
     monkeypatch.setattr(trials, "_generators", {})
     trials.inputs_for("tests.adapter.kernels.add_kernel", lambda given: {n: indices.clone() for n in ("x", "y", "out")})
-    assert instrumented.prewarm(census, tune=True).winners == 1
+    assert instrumented.prewarm(census, tune=Tuning()).winners == 1
     assert jit_function(tuner).device_caches
 
 

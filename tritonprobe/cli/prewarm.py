@@ -19,10 +19,9 @@ import click
 
 from tritonprobe.cli.census import load, save
 from tritonprobe.cli.group import BadInput
-from tritonprobe.shapes.census import with_winners
 
 if TYPE_CHECKING:
-    from tritonprobe.prewarming import Prewarmed
+    from tritonprobe.prewarming import Prewarmed, Skipped
     from tritonprobe.prewarming.run import Progress
     from tritonprobe.shapes.census import Census
 
@@ -94,12 +93,16 @@ def prewarm(
     _import(modules)
     with ExitStack() as stack:
         _device(stack, target)
-        progress = stack.enter_context(_bar())
-        result = _run(census, cover, budget, threads, modules, tune, progress)
-        if output is not None:
-            from tritonprobe.runtime import current
+        crashed: list[Skipped] = []
+        if tune:
+            from tritonprobe.cli.tuning_child import choose
 
-            save(with_winners(census, current().census()), output)
+            census, crashed = choose(census, modules, threads)
+        progress = stack.enter_context(_bar())
+        result = _run(census, cover, budget, threads, modules, progress)
+        result.skipped += [skipped for skipped in crashed if skipped not in result.skipped]
+        if output is not None:
+            save(census, output)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(result), indent=1))
     else:
@@ -124,8 +127,9 @@ def _device(stack: ExitStack, target: str | None) -> None:
 
     if target is None:
         from tritonprobe.adapter.device import has_gpu
+        from tritonprobe.runtime import current
 
-        if not has_gpu():
+        if current().settings.device is None and not has_gpu():
             raise BadInput("this machine has no GPU that torch can use: name the device with --target, e.g. cuda:90")
         return
     try:
@@ -140,7 +144,6 @@ def _run(
     budget: float | None,
     threads: int | None,
     modules: tuple[str, ...],
-    tune: bool,
     progress: Progress,
 ) -> Prewarmed:
     from tritonprobe.adapter.core import UnsupportedTriton
@@ -153,8 +156,7 @@ def _run(
             budget=budget,
             threads=threads,
             modules=modules,
-            expand=not tune,
-            tune=tune,
+            expand=True,
             progress=progress,
         )
     except UnsupportedTriton as error:

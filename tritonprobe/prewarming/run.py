@@ -36,6 +36,14 @@ class Skipped:
     because: str
 
 
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Autotuners without a winner for this device choose, but for those of `without`; each is told before."""
+
+    about_to: Callable[[str], None] = lambda _: None
+    without: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True)
 class Prewarmed:
     """What came of it. ``coverage`` is the share of the census's launches whose variants are there now."""
@@ -72,7 +80,7 @@ def run(
     modules: Collection[str] = (),
     load: bool = True,
     expand: bool = False,
-    tune: bool = False,
+    tune: Tuning | None = None,
     progress: Progress | None = None,
 ) -> Prewarmed:
     """Replays `census` on Triton's active device.
@@ -92,7 +100,7 @@ def run(
     workers = threads or min(MAX_THREADS, len(os.sched_getaffinity(0)))
     replay = Replay(adapter, census, modules)
     budget_ns = None if budget is None else int(budget * 1e9)
-    choosing = _choosing(census, replay) if tune else frozenset()
+    choosing = frozenset() if tune is None else _choosing(census, replay)
     # What only tuners met is compiled while they choose, and measured as it comes.
     others = census.without(lambda entry: entry.kernel in choosing and not entry.launched)
     plan = make_plan(others, cover=cover, budget_ns=budget_ns, workers=workers, on_disk=_on_disk())
@@ -101,7 +109,7 @@ def run(
     run_.expanded = untuned(census) if expand else frozenset()
     try:
         run_.tasks(_ready_to_go(plan, replay, result), len(plan.tasks), workers)
-        run_.take_over(census, workers if tune else 0)
+        run_.take_over(census, workers, tune)
     except KeyboardInterrupt:
         result.stopped = "interrupt"
     result.configurations = len(run_.configurations - {entry.hash for entry in census.entries.values()})
@@ -175,8 +183,8 @@ class _Run:
             for future in [f for f in under_way if not f.cancelled()]:
                 self._account(future, under_way.pop(future), total)
 
-    def take_over(self, census: Census, workers: int) -> None:
-        """Gives tuners their recorded winners; with `workers`, those that have none here choose."""
+    def take_over(self, census: Census, workers: int, tuning: Tuning | None) -> None:
+        """Gives tuners their recorded winners; with a `tuning`, those that have none here choose."""
         from tritonprobe.adapter.replay import Stale
         from tritonprobe.adapter.trials import tune
 
@@ -184,9 +192,10 @@ class _Run:
             if self._late():
                 return
             try:
-                if not workers or self._replay.was_measured_here(tuned):
+                if tuning is None or self._replay.was_measured_here(tuned):
                     self._result.winners += self._replay.take_over(tuned)
-                else:
+                elif tuned.kernel not in tuning.without:
+                    tuning.about_to(tuned.kernel)
                     with ThreadPoolExecutor(workers, "tritonprobe-prewarm", self._go_there or (lambda: None)) as pool:
                         self._replay.chose(tune(self._replay, census, tuned, pool))
                     self._result.winners += 1

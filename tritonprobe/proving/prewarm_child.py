@@ -20,6 +20,7 @@ def main(request: Request, say: Say) -> Answer:
     import triton
 
     from tritonprobe.adapter.device import is_compile_only
+    from tritonprobe.prewarming.run import Tuning
     from tritonprobe.probe import instrument
     from tritonprobe.proving.document import described
     from tritonprobe.proving.kernels import matmul_kernel
@@ -58,7 +59,7 @@ def main(request: Request, say: Say) -> Answer:
     # What the first process chose is taken away: this one has to choose for itself.
     found = replace(found, tunings={k: replace(t, measured=False) for k, t in found.tunings.items()})
     begin = time.perf_counter()
-    result = current().prewarm(found, tune=not is_compile_only())
+    result = current().prewarm(found, tune=None if is_compile_only() else Tuning())
     _finish(device)
     prewarmed = time.perf_counter() - begin
     say(f"prewarmed: {prewarmed:.2f} s, {len(result.skipped)} skipped")
