@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tritonprobe import configure, join, runtime
-from tritonprobe.model import Event, LaunchError
+from tritonprobe import Census, configure, join, runtime
+from tritonprobe.model import Event, LaunchError, PrewarmEnded
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
+from tritonprobe.testing import compile_only
 
 EVENT = LaunchError("m.kernel", "ValueError", "launch")
 
@@ -57,3 +58,17 @@ def test_without_a_directory_there_is_no_engine_and_one_line_says_so(caplog: pyt
     assert [r.getMessage() for r in caplog.records] == [
         "tritonprobe: the processes of engine 'llm' share no stalls without TRITONPROBE_DIR"
     ]
+
+
+def test_a_prewarming_that_ended_is_an_event(first: Runtime):
+    heard: list[Event] = []
+    first.bus.subscribe(heard.append)
+    with compile_only("cuda:90"):
+        try:
+            done = first.prewarm(Census())
+        finally:
+            first.adapter.uninstall()
+    (event,) = heard
+    assert isinstance(event, PrewarmEnded)
+    assert (event.planned, event.replayed, event.coverage, event.stopped) == (0, 0, done.coverage, None)
+    assert event.end_ns - event.start_ns >= done.seconds * 1e9 * 0.99

@@ -271,4 +271,24 @@ class GpuSample:
     total_ns: int
 
 
-Event = ColdCall | RequestCost | LaunchError | FellBack
+@dataclass(frozen=True, slots=True)
+class PrewarmEnded:
+    """A census was replayed in this process; the cold calls in it were told of one by one.
+
+    ``coverage`` is the share of the census's launches whose variants are there now, None if it has none for this
+    device; ``stopped`` says what ended it early. ``trace`` is the sampled trace and span in which it began, in hex.
+    """
+
+    start_ns: int
+    end_ns: int
+    unix_ns: int
+    planned: int
+    replayed: int
+    there_before: int
+    skipped: int
+    coverage: float | None
+    stopped: str | None
+    trace: tuple[str, str] | None = None
+
+
+Event = ColdCall | RequestCost | LaunchError | FellBack | PrewarmEnded

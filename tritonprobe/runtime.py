@@ -23,7 +23,7 @@ from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger, signs
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, PREWARM_COVERAGE, READY
-from tritonprobe.model import ColdCall, Event, LaunchError, RequestCost
+from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.prewarming import Prewarmed, before_ready
 from tritonprobe.prewarming import run as run_census
 from tritonprobe.prewarming.keeper import CensusKeeper
@@ -32,6 +32,7 @@ from tritonprobe.requests.live import Requests
 from tritonprobe.requests.threads import this_thread
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.census import Census
+from tritonprobe.tracing import current_trace
 
 if TYPE_CHECKING:
     from tritonprobe.adapter.calls import OpenCall
@@ -185,7 +186,8 @@ class Runtime:
     ) -> Prewarmed:
         """Replays a census in this process; see `tritonprobe.prewarm`."""
         self.adapter.install()
-        self.prewarmed = run_census(
+        start_ns, unix_ns, trace = time.monotonic_ns(), time.time_ns(), current_trace()
+        done = self.prewarmed = run_census(
             census,
             self.adapter,
             cover=cover,
@@ -197,8 +199,22 @@ class Runtime:
             tune=tune,
             progress=progress,
         )
-        self.ledger.set(PREWARM_COVERAGE, (), self.prewarmed.coverage)
-        return self.prewarmed
+        self.ledger.set(PREWARM_COVERAGE, (), done.coverage)
+        self.bus.publish(
+            PrewarmEnded(
+                start_ns=start_ns,
+                end_ns=time.monotonic_ns(),
+                unix_ns=unix_ns,
+                planned=done.planned,
+                replayed=done.replayed,
+                there_before=done.there_before,
+                skipped=len(done.skipped),
+                coverage=done.coverage,
+                stopped=done.stopped,
+                trace=trace,
+            )
+        )
+        return done
 
     def prewarm_as_set(self) -> None:
         """Replays the settings' census, once, if they name one and kernels run in this process. Never raises."""

@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 from tritonprobe.bus import Bus
 from tritonprobe.export.otel import spans
 from tritonprobe.export.otel.spans import Spans
-from tritonprobe.model import ColdCall, LaunchError, Trial, Tuning
+from tritonprobe.model import ColdCall, LaunchError, PrewarmEnded, Trial, Tuning
 from tritonprobe.requests import Requests
 from tritonprobe.requests.threads import this_thread
 
@@ -216,6 +216,27 @@ def test_a_fallback_is_seen_by_those_who_are_traced():
         "tritonprobe.op": "shop.matmul",
         "tritonprobe.bucket": "M<=8",
         "tritonprobe.reason": "unsupported_dtype",
+    }
+
+
+def test_a_prewarming_is_one_span_that_links_to_what_it_made():
+    traced = Traced()
+    traced.cold_call(mode="warmup", background=True)  # of another one, before
+    start = traced.now
+    for _ in range(2):
+        traced.cold_call(mode="warmup", background=True)
+    traced.bus.publish(PrewarmEnded(start, traced.now, UNIX + start, 5, 2, 2, 1, 0.75, "deadline", trace(1)))
+    (span,) = traced.spans("prewarm")
+    assert (span.start_time, span.end_time) == (UNIX + start, UNIX + traced.now)
+    assert parent(span) == trace(1)
+    assert links(span) == [ids(call) for call in traced.spans("cold_call")[1:]]
+    assert span.attributes == {
+        "tritonprobe.prewarm.planned": 5,
+        "tritonprobe.prewarm.replayed": 2,
+        "tritonprobe.prewarm.there_before": 2,
+        "tritonprobe.prewarm.skipped": 1,
+        "tritonprobe.prewarm.coverage": 0.75,
+        "tritonprobe.prewarm.stopped": "deadline",
     }
 
 

@@ -14,6 +14,7 @@ PHASE = "phase"  # and the phase's name
 STALL = "stall"
 FALLBACK = "fallback"  # and the op's short name
 REQUEST = "tritonprobe.request"
+PREWARM = "prewarm"
 
 # Of cold calls, and of the stalls that lead to them
 KERNEL = "tritonprobe.kernel"
@@ -38,6 +39,14 @@ TUNING_FROM_DISK = "tritonprobe.autotune.from_disk"
 # Of fallbacks
 OP = "tritonprobe.op"
 REASON = "tritonprobe.reason"
+
+# Of prewarming
+PREWARM_PLANNED = "tritonprobe.prewarm.planned"
+PREWARM_REPLAYED = "tritonprobe.prewarm.replayed"
+PREWARM_THERE = "tritonprobe.prewarm.there_before"
+PREWARM_SKIPPED = "tritonprobe.prewarm.skipped"
+PREWARM_COVERAGE = "tritonprobe.prewarm.coverage"
+PREWARM_STOPPED = "tritonprobe.prewarm.stopped"
 
 # Of requests
 REQUEST_ID = "tritonprobe.request.id"

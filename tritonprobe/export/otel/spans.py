@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from opentelemetry.context import Context
@@ -26,11 +26,11 @@ from opentelemetry.trace import (
 )
 
 from tritonprobe._version import __version__
+from tritonprobe.export.otel import attributes
 from tritonprobe.export.otel import conventions as names
-from tritonprobe.model import ColdCall, Event, Exposure, FellBack, RequestCost
+from tritonprobe.model import ColdCall, Event, FellBack, PrewarmEnded, RequestCost
 from tritonprobe.tracing import Trace
 
-_NS = 1e9
 MAX_LINKS = 128
 """Requests that one span links to, as many as OpenTelemetry keeps by default."""
 MAX_STALLS = 64
@@ -39,8 +39,6 @@ RECENT = 1024
 """Cold calls remembered for the requests that stood behind them."""
 BURST, A_SECOND = 4096, 512
 """Spans that may be made at once, and those that each second adds: a batch processor drops what comes faster."""
-
-Value = bool | int | float | str | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,7 @@ class Spans:
         self._rank = rank
         self._on_drop = on_drop
         self._recent: deque[_Recent] = deque(maxlen=RECENT)
+        self._warmups: deque[tuple[int, SpanContext]] = deque(maxlen=MAX_LINKS)
         self._budget = _Budget()
 
     def __call__(self, event: Event) -> None:
@@ -77,27 +76,17 @@ class Spans:
                 self._request(event, event.trace)
         elif isinstance(event, FellBack):
             self._fell_back(event)
+        elif isinstance(event, PrewarmEnded):
+            self._prewarm(event)
 
     def _cold_call(self, call: ColdCall) -> None:
         waited = [] if call.background else self._waiting(call.end_ns)
-        attributes: dict[str, Value] = {
-            names.KERNEL: call.kernel,
-            names.BUCKET: call.bucket,
-            names.TIER: call.tier,
-            names.MODE: call.mode,
-            names.KIND: call.kind,
-            names.REASONS: call.reasons,
-            names.BACKGROUND: call.background,
-            names.AFTER_READY: call.after_ready,
-            names.RANK: self._rank,
-            names.WAITING: len(waited),
-        }
         name = f"{names.COLD_CALL} {_short(call.kernel)}"
         start = call.unix_ns
         span = self._start(name, call.trace, waited, start)
         if span is None:
             return
-        span.set_attributes(attributes)
+        span.set_attributes(attributes.of_cold_call(call, self._rank, len(waited)))
         if call.error is not None:
             span.set_attribute(names.ERROR_TYPE, call.error)
             span.set_status(Status(StatusCode.ERROR))
@@ -108,6 +97,8 @@ class Spans:
                 self._phase(call, inside, phase, at, at + ns)
                 at += ns
         span.end(start + call.wall_ns)
+        if call.mode == "warmup":
+            self._warmups.append((call.start_ns, span.get_span_context()))
         if not call.background:
             self._recent.append(_Recent(call, span.get_span_context()))
 
@@ -117,18 +108,8 @@ class Spans:
             return
         child = self._tracer.start_span(f"{names.PHASE} {phase}", inside, start_time=start)
         child.set_attribute(names.PHASE_NAME, phase)
-        tuning = call.tuning
-        if phase == "autotune" and tuning is not None:
-            child.set_attributes(
-                {
-                    names.TUNING_KEY: tuning.key,
-                    names.TUNING_TRIALS: len(tuning.trials),
-                    names.TUNING_PRUNED: tuning.pruned,
-                    names.TUNING_FROM_DISK: tuning.from_disk,
-                }
-            )
-            if tuning.winner is not None:
-                child.set_attribute(names.TUNING_WINNER, tuning.winner)
+        if phase == "autotune" and call.tuning is not None:
+            child.set_attributes(attributes.of_tuning(call.tuning))
         child.end(end)
 
     def _fell_back(self, event: FellBack) -> None:
@@ -138,11 +119,19 @@ class Spans:
             span.set_attributes({names.OP: event.op, names.BUCKET: event.bucket, names.REASON: event.reason})
             span.end(event.unix_ns + event.end_ns - event.start_ns)
 
+    def _prewarm(self, event: PrewarmEnded) -> None:
+        """A span of its own, which links to the variants that it made: the last ones, where these are many."""
+        made = [context for start, context in list(self._warmups) if event.start_ns <= start < event.end_ns]
+        span = self._start(names.PREWARM, event.trace, (), event.unix_ns, [Link(context) for context in made])
+        if span is not None:
+            span.set_attributes(attributes.of_prewarm(event))
+            span.end(event.unix_ns + event.end_ns - event.start_ns)
+
     def _request(self, cost: RequestCost, trace: Trace) -> None:
         span = self._start(names.REQUEST, trace, (), cost.unix_ns)
         if span is None:
             return
-        span.set_attributes(dict(_of_request(cost)))
+        span.set_attributes(dict(attributes.of_request(cost)))
         if cost.error is not None:
             span.set_attribute(names.ERROR_TYPE, cost.error)
             span.set_status(Status(StatusCode.ERROR))
@@ -173,11 +162,14 @@ class Spans:
         span.set_attributes({names.KERNEL: call.kernel, names.BUCKET: call.bucket, names.TIER: call.tier})
         span.end(offset + min(cost.end_ns, call.end_ns))
 
-    def _start(self, name: str, parent: Trace | None, waited: Sequence[Trace], start: int) -> Span | None:
-        """A recording span, a child of `parent` or of the first who `waited`, with links to the rest."""
+    def _start(
+        self, name: str, parent: Trace | None, waited: Sequence[Trace], start: int, made: Sequence[Link] = ()
+    ) -> Span | None:
+        """A recording span, a child of `parent` or of the first who `waited`, with links to the rest and to `made`."""
         if parent is None and waited:
             parent = waited[0]
-        links = [Link(_context(trace)) for trace in dict.fromkeys(waited[: MAX_LINKS + 1]) if trace != parent]
+        others = [Link(_context(trace)) for trace in dict.fromkeys(waited[: MAX_LINKS + 1]) if trace != parent]
+        links = [*others, *made]
         if not self._budget.take():
             self._on_drop("span", 1)
             return None
@@ -214,36 +206,3 @@ def _context(trace: Trace) -> SpanContext:
 
 def _short(name: str) -> str:
     return name.rpartition(".")[2]
-
-
-def _of_request(cost: RequestCost) -> Iterator[tuple[str, Value]]:
-    yield names.REQUEST_ID, cost.id
-    yield names.OPERATION, "text_completion"
-    yield names.OUTPUT_TOKENS, cost.tokens
-    yield names.PIPELINED, cost.pipelined
-    if cost.model:
-        yield names.MODEL, cost.model
-    if cost.ttft_ns is not None:
-        yield names.TTFT, cost.ttft_ns / _NS
-    if cost.tpot_ns is not None:
-        yield names.TPOT, cost.tpot_ns / _NS
-    yield from _of_exposure("before_first_token", cost.before)
-    if cost.first_token_ns is not None:
-        yield from _of_exposure("after_first_token", cost.after)
-    for phase, ns in _phases(cost).items():
-        yield f"{names.EXPOSURE}.phase.{phase}", ns / _NS
-    if cost.parts is not None:
-        for part in ("queue", "execution", "exposure", "fallback", "remainder"):
-            yield f"{names.PART}.{part}", getattr(cost.parts, f"{part}_ns") / _NS
-
-
-def _of_exposure(when: str, exposure: Exposure) -> Iterator[tuple[str, Value]]:
-    yield f"{names.EXPOSURE}.{when}.in_batch", exposure.in_batch_ns / _NS
-    yield f"{names.EXPOSURE}.{when}.queued", exposure.queued_ns / _NS
-
-
-def _phases(cost: RequestCost) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for phase, ns in (*cost.before.phases, *cost.after.phases):
-        found[phase] = found.get(phase, 0) + ns
-    return found
