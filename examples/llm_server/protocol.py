@@ -13,7 +13,7 @@ from typing import Any
 
 from examples.llm_server.generation import Sampling, Token
 from examples.llm_server.tokens import Detokenizer, encode
-from tritonprobe.model import Exposure, RequestCost
+from tritonprobe.model import Exposure, Parts, RequestCost
 
 # What OpenAI has and this server hasn't, with the values that ask for nothing.
 _ABSENT: dict[str, tuple[object, ...]] = {
@@ -134,10 +134,20 @@ def exposure(cost: RequestCost | None) -> dict[str, Any]:
     def seconds(part: Exposure) -> dict[str, float]:
         return {"in_batch": part.in_batch_ns / 1e9, "queued": part.queued_ns / 1e9}
 
+    def parts(life: Parts) -> dict[str, float]:
+        return {
+            "queue": life.queue_ns / 1e9,
+            "execution": life.execution_ns / 1e9,
+            "exposure": life.exposure_ns / 1e9,
+            "fallback": life.fallback_ns / 1e9,
+            "remainder": life.remainder_ns / 1e9,
+        }
+
     timings = {
         "ttft_seconds": None if cost.ttft_ns is None else cost.ttft_ns / 1e9,
         "tpot_seconds": None if cost.tpot_ns is None else cost.tpot_ns / 1e9,
         "exposure_seconds": {"before_first_token": seconds(cost.before), "after_first_token": seconds(cost.after)},
+        "parts_seconds": None if cost.parts is None else parts(cost.parts),
     }
     return {"tritonprobe": timings}
 

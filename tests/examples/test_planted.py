@@ -95,11 +95,21 @@ async def client(http: httpx.AsyncClient, number: int) -> tuple[int, int]:
     return number, time.monotonic_ns()
 
 
+def control(stalled: Run, calm: Run) -> int:
+    """By how much the requests that had gone before the stall differ between the two runs: nothing but noise."""
+    gone = [client for client, ns in stalled.overlap.items() if ns == 0]
+    return max(abs(stalled.waited[client] - calm.waited[client]) for client in gone)
+
+
 @pytest.fixture(scope="module", params=["kernel", "sleep"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
-    """A run with the stall and its pair without."""
-    cache = tmp_path_factory.mktemp("cache")
-    return run(request.param, cache / "with"), run("none", cache / "without")
+    """A run with the stall and its pair without. A pair whose control group differs says nothing: another is made."""
+    for _ in range(3):
+        cache = tmp_path_factory.mktemp("cache")
+        found = run(request.param, cache / "with"), run("none", cache / "without")
+        if control(*found) <= TOLERANCE:
+            break
+    return found
 
 
 def test_the_stall_is_as_long_as_planned(pair: tuple[Run, Run]):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from examples.llm_server.generation import Token
 from examples.llm_server.protocol import BadRequestError, Completion, Writer, parse, sse
-from tritonprobe.model import Exposure, RequestCost
+from tritonprobe.model import Exposure, Parts, RequestCost
 
 MODEL = "tiny"
 
@@ -101,6 +101,7 @@ def test_any_json_is_read_or_refused(parameters):
 COST = RequestCost(
     id="r", model=MODEL, start_ns=0, first_token_ns=4_100_000_000, end_ns=6_100_000_000, unix_ns=0, tokens=3,
     before=Exposure(in_batch_ns=900_000_000, queued_ns=3_100_000_000), after=Exposure(in_batch_ns=500_000_000),
+    parts=Parts(100_000_000, 1_200_000_000, 4_500_000_000, 0, 300_000_000),
 )  # fmt: skip
 
 
@@ -116,6 +117,7 @@ def test_the_last_chunk_says_what_the_request_stood_behind():
             "before_first_token": {"in_batch": 0.9, "queued": 3.1},
             "after_first_token": {"in_batch": 0.5, "queued": 0.0},
         },
+        "parts_seconds": {"queue": 0.1, "execution": 1.2, "exposure": 4.5, "fallback": 0.0, "remainder": 0.3},
     }
     assert writer.whole()["tritonprobe"] == last["tritonprobe"]
 

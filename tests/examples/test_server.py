@@ -142,6 +142,10 @@ def test_each_answer_says_what_its_request_stood_behind(served, stream):
     # Nothing here compiles: no request stood behind anything, and that was measured.
     nothing = {"in_batch": 0.0, "queued": 0.0}
     assert cost["exposure_seconds"] == {"before_first_token": nothing, "after_first_token": nothing}
+    parts = cost["parts_seconds"]
+    assert set(parts) == {"queue", "execution", "exposure", "fallback", "remainder"}
+    assert parts["execution"] > 0
+    assert sum(parts.values()) >= cost["ttft_seconds"] + cost["tpot_seconds"] - 1e-6  # its life, of two tokens
 
 
 @pytest.mark.parametrize(
