@@ -19,7 +19,7 @@ import pytest
 
 from tritonprobe.bus import Bus
 from tritonprobe.model import Event, Exposure, RequestCost
-from tritonprobe.requests import Requests, steps
+from tritonprobe.requests import Requests, windows
 from tritonprobe.requests.threads import this_thread
 
 now = time.monotonic_ns
@@ -286,7 +286,7 @@ def test_a_charged_stall_ends_with_its_step(tmp_path):
 
 def test_threads_that_hear_and_boil_down_at_once_do_not_wait_for_each_other(tmp_path, monkeypatch):
     """Every step boils its requests down, every finish hears the peer, and the peer stalls all the time."""
-    monkeypatch.setattr(steps, "MAX_WINDOWS", 1)
+    monkeypatch.setattr(windows, "MAX_WINDOWS", 1)
     process, peer = Process(tmp_path), Process(tmp_path)
     stop = threading.Event()
 

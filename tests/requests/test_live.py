@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from tritonprobe.bus import Bus
 from tritonprobe.model import Event, Exposure, Parts, RequestCost
-from tritonprobe.requests import LiveRequest, Requests, Step, live, steps
+from tritonprobe.requests import LiveRequest, Requests, Step, live, windows
 from tritonprobe.requests.exposure import difference, exposure, parts, union
 from tritonprobe.requests.threads import this_thread
 
@@ -299,12 +299,12 @@ def test_a_stall_inside_a_fallback_is_a_stall_and_a_fallback_inside_a_fallback_i
 
 def test_parts_of_a_long_request_add_up(server: Server):
     r = server.requests.request()
-    for i in range(3 * steps.MAX_WINDOWS):
+    for i in range(3 * windows.MAX_WINDOWS):
         with server.at(10 * i + 5).requests.step([r]):
             server.stall(10 * i + 6, 10 * i + 8)
             server.at(10 * i + 9)
     r.finish()
-    n = 3 * steps.MAX_WINDOWS
+    n = 3 * windows.MAX_WINDOWS
     assert server.finished[0].parts == Parts(5, 2 * n, 2 * n, 0, 6 * n - 6)
 
 
@@ -346,7 +346,7 @@ def test_a_long_request_keeps_its_exposure_through_thousands_of_steps(server: Se
     """A stall in one of its own steps, then one in another's, every 100 steps: few enough to be remembered exactly."""
     r, other = server.requests.request(), server.requests.request()
     now = 0
-    for i in range(10 * steps.MAX_WINDOWS):
+    for i in range(10 * windows.MAX_WINDOWS):
         for batch in ([r], [other]):
             with server.at(now).requests.step(batch):
                 if i % 100 == 0:
@@ -354,15 +354,15 @@ def test_a_long_request_keeps_its_exposure_through_thousands_of_steps(server: Se
                 server.at(now + 8)
             now += 10
     r.finish()
-    stalls = -(-10 * steps.MAX_WINDOWS // 100)
+    stalls = -(-10 * windows.MAX_WINDOWS // 100)
     assert server.finished[0].before == Exposure(in_batch_ns=3 * stalls, queued_ns=3 * stalls)
-    assert len(r._windows) <= steps.MAX_WINDOWS
-    assert len(r._stalled) <= steps.MAX_WINDOWS // 2
+    assert len(r._windows) <= windows.MAX_WINDOWS
+    assert len(r._stalled) <= windows.MAX_WINDOWS // 2
 
 
 def test_beyond_its_bound_in_batch_takes_from_queued_and_the_whole_stays(server: Server):
     r, other = server.requests.request(), server.requests.request()
-    rounds = 2 * steps.MAX_WINDOWS
+    rounds = 2 * windows.MAX_WINDOWS
     for i in range(rounds):
         with server.at(20 * i).requests.step([r]):
             server.stall(20 * i, 20 * i + 4)
@@ -372,7 +372,7 @@ def test_beyond_its_bound_in_batch_takes_from_queued_and_the_whole_stays(server:
     before = server.finished[0].before
     assert before.total_ns == 8 * rounds
     assert 4 * rounds < before.in_batch_ns <= 8 * rounds
-    assert len(r._stalled) <= steps.MAX_WINDOWS // 2
+    assert len(r._stalled) <= windows.MAX_WINDOWS // 2
 
 
 # (what happens, to which of three requests, after how long, for how long)
@@ -388,10 +388,10 @@ actions = st.lists(
 def test_figures_match_the_definition_for_any_order_of_events(actions, max_windows):
     """The same as `exposure` says of everything that happened; with few windows the sum still holds."""
     server = Server()
-    old, steps.MAX_WINDOWS = steps.MAX_WINDOWS, max_windows
+    old, windows.MAX_WINDOWS = windows.MAX_WINDOWS, max_windows
     try:
         requests = [server.requests.request(str(i)) for i in range(3)]
-        windows: dict[str, list[tuple[int, int]]] = {r.id: [] for r in requests}
+        ran_in: dict[str, list[tuple[int, int]]] = {r.id: [] for r in requests}
         stalls: list[tuple[int, int]] = []
         first: dict[str, int] = {}
         ended: set[str] = set()
@@ -406,7 +406,7 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
                 with server.at(start).requests.step([r]):
                     server.stall(start, end)
                     server.at(end + 1)
-                windows[r.id].append((start, end + 1))
+                ran_in[r.id].append((start, end + 1))
                 stalls.append((start, end))
             elif action == "stall":
                 server.stall(start, end)
@@ -422,11 +422,11 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
                 r.finish()
         for cost in server.finished:
             life = (cost.start_ns, cost.end_ns)
-            before, after = exposure(life, first.get(cost.id), windows[cost.id], stalls)
+            before, after = exposure(life, first.get(cost.id), ran_in[cost.id], stalls)
             assert (cost.before.total_ns, cost.after.total_ns) == (before.total_ns, after.total_ns)
-            if windows[cost.id]:
-                ran = difference(union(windows[cost.id]), union(stalls))
-                began = min(start for start, _ in windows[cost.id])
+            if ran_in[cost.id]:
+                ran = difference(union(ran_in[cost.id]), union(stalls))
+                began = min(start for start, _ in ran_in[cost.id])
                 executed = sum(end - start for start, end in ran)
                 assert cost.parts == parts(life, began, executed, 0, union(stalls))
             else:
@@ -437,7 +437,7 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
                 assert cost.before.in_batch_ns + cost.after.in_batch_ns >= before.in_batch_ns + after.in_batch_ns
         assert server.errors == []
     finally:
-        steps.MAX_WINDOWS = old
+        windows.MAX_WINDOWS = old
 
 
 # Misuse is counted, said once, and harmless
@@ -526,7 +526,7 @@ def test_a_faulty_provider_of_open_calls_harms_nobody(caplog: pytest.LogCaptureF
     errors: list[str] = []
     requests = Requests(Bus(), on_error=errors.append, open_stalls=faulty)
     r = requests.request("r")
-    for _ in range(steps.MAX_WINDOWS + 1):
+    for _ in range(windows.MAX_WINDOWS + 1):
         with requests.step([r]):
             pass
     r.finish()

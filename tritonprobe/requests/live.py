@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -23,9 +23,10 @@ from tritonprobe.model import FallbackReason
 from tritonprobe.requests.cost import cost_of
 from tritonprobe.requests.engine import Engine, tag_of
 from tritonprobe.requests.exposure import Call, Phases
+from tritonprobe.requests.fallbacks import Fallback
 from tritonprobe.requests.request import LiveRequest
 from tritonprobe.requests.stalls import COUNTED, OpenStalls, Stalls
-from tritonprobe.requests.steps import MAX_CHARGED, Fallback, Running, Step
+from tritonprobe.requests.steps import Running, Step
 from tritonprobe.tracing import Trace, current_trace, parse_traceparent
 
 log = logging.getLogger("tritonprobe")
@@ -281,21 +282,6 @@ class Requests:
             self._engine.hear(stalled)
         except Exception as error:
             self._misuse("engine", f"the stalls of other processes are missing: {type(error).__name__}: {error}")
-
-    def _charge(self, step: Step, stalls: Sequence[tuple[int, int]]) -> None:
-        """Stalls that a worker of another host told of, by their distance from the beginning of `step`."""
-        try:
-            now, oldest = self._clock(), self._oldest()
-            if oldest is None or id(step) not in self._steps:
-                raise ValueError("the step is not in progress")
-            for after, length in stalls[:MAX_CHARGED]:
-                if after < 0 or length < 0:
-                    raise ValueError(f"({after}, {length}) is no time since the step's beginning and a length")
-                start, end = step.start_ns + after, step.start_ns + after + length
-                if start < now:
-                    self._stalls.add(start, min(end, now), COUNTED, oldest, tag_of(step.id))
-        except Exception as error:
-            self._misuse("charge", f"a worker's stalls are not counted: {type(error).__name__}: {error}")
 
     def is_serving(self, thread: int) -> bool:
         """Whether the cold calls of `thread` count: it has run a step, or no thread has."""
