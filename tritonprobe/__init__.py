@@ -12,7 +12,7 @@ Importing this imports neither triton nor torch.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tritonprobe._version import __version__
 from tritonprobe.model import GpuSample
@@ -24,7 +24,7 @@ from tritonprobe.shapes.buckets import BucketSpecError, pow2
 from tritonprobe.shapes.census import Census, CensusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from tritonprobe.adapter.outside import OutsideCall
     from tritonprobe.export.http import Server
@@ -44,6 +44,7 @@ __all__ = [
     "collector",
     "configure",
     "gpu_window",
+    "inputs_for",
     "instrument",
     "join",
     "op",
@@ -105,6 +106,17 @@ def cold_call(name: str, kind: str = "jit") -> OutsideCall:
     ``"disk"`` if the result was found there.
     """
     return current().outside(name, kind)
+
+
+def inputs_for(kernel: str, make: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Says how to make tensors that are safe to tune `kernel` (``module.qualname``) with: for those that take indices.
+
+    ``make(arguments)`` gets a recorded call's arguments, tensors by type, shape and strides, and returns those that it
+    makes, by name. Called where the kernel is defined, so that ``tritonprobe prewarm --tune`` comes by it.
+    """
+    from tritonprobe.adapter.trials import inputs_for as register
+
+    register(kernel, make)
 
 
 def prewarm(

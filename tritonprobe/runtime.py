@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tritonprobe._version import __version__
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
+from tritonprobe.incidents import Incidents
 from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger, signs
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, PREWARM_COVERAGE, READY
@@ -44,12 +45,6 @@ log = logging.getLogger("tritonprobe")
 
 COVER = 0.999
 """Of the stall that a census knows, what prewarming saves; the rest is rare shapes that cost as much as the others."""
-INCIDENT_LINES = 100
-"""Cold calls after ready that are logged; all are counted."""
-
-
-class ColdAfterReady(AssertionError):  # noqa: N818  # it reads as what it says
-    """A cold call after ready, where the settings say ``on_cold_after_ready="raise"``."""
 
 
 class Runtime:
@@ -71,7 +66,7 @@ class Runtime:
         self._engines: Engines | None = None
         self.ready_because: str | None = None  # why it is ready, or not yet
         self.prewarmed: Prewarmed | None = None
-        self._incidents = 0
+        self._incidents = Incidents(settings.on_cold_after_ready)
         self._open: dict[int, OpenCall] = {}  # number of a thread -> its cold call in progress
         self._said: set[str] = set()
         self._lock = threading.RLock()
@@ -185,7 +180,8 @@ class Runtime:
         progress: Progress | None = None,
     ) -> Prewarmed:
         """Replays a census in this process; see `tritonprobe.prewarm`."""
-        self.adapter.install()
+        if not self.settings.disabled:
+            self.adapter.install()
         start_ns, unix_ns, trace = time.monotonic_ns(), time.time_ns(), current_trace()
         done = self.prewarmed = run_census(
             census,
@@ -350,18 +346,7 @@ class Runtime:
             self._open.pop(thread, None)
             self._show_oldest()
         if cold.after_ready and not cold.background:
-            self._incident(cold)
-
-    def _incident(self, cold: ColdCall) -> None:
-        """A cold call that some request waited for."""
-        self._incidents += 1
-        why = "; ".join(cold.reasons) or "no reason known"
-        line = f"{cold.kernel} {cold.bucket} was cold after ready: {cold.tier}, {cold.wall_ns / 1e6:.1f} ms, {why}"
-        if self.settings.on_cold_after_ready == "raise":
-            raise ColdAfterReady(line)
-        if self._incidents <= INCIDENT_LINES:
-            last = "; later ones are only counted" if self._incidents == INCIDENT_LINES else ""
-            log.warning("tritonprobe: %s%s", line, last)
+            self._incidents.happened(cold)
 
     def _show_oldest(self) -> None:
         with self._lock:  # else a thread may write what another has just made untrue

@@ -16,7 +16,8 @@ import tritonprobe
 from tests.adapter.conftest import samples_of, total_of
 from tritonprobe import runtime as runtime_module
 from tritonprobe.export.routes import Source, respond
-from tritonprobe.runtime import ColdAfterReady, Runtime
+from tritonprobe.incidents import ColdAfterReady
+from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.census import Census
 from tritonprobe.testing import compile_only

@@ -11,6 +11,7 @@ import pytest
 import torch
 import triton
 
+import tritonprobe
 from tests.adapter import kernels
 from tests.adapter.conftest import cubins_in, fresh, total_of
 from tests.adapter.test_replay import cold, forget, recorded
@@ -121,7 +122,9 @@ def test_indices_are_not_made_up(
         "argument x holds torch.int64, which may be indices: register inputs_for the kernel"
     )
     monkeypatch.setattr(trials, "_generators", {})
-    trials.inputs_for("tests.adapter.kernels.add_kernel", lambda given: {n: indices.clone() for n in ("x", "y", "out")})
+    tritonprobe.inputs_for(
+        "tests.adapter.kernels.add_kernel", lambda given: {n: indices.clone() for n in ("x", "y", "out")}
+    )
     assert instrumented.prewarm(census, tune=Tuning()).winners == 1
     assert jit_function(tuner).device_caches
 

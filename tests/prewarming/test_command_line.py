@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 pytest.importorskip("zstandard")
 
 from tests.export.exporters import exporter, get
-from tests.prewarming.caches import census_of
+from tests.prewarming.caches import census_of, is_whole
 from tritonprobe.shapes.census import Census
 
 ROOT = Path(__file__).parents[2]
@@ -163,3 +164,25 @@ def test_the_exec_probe_asks_and_says_why(tmp_path: Path) -> None:
     assert done.stderr == "Error: not ready: tritonprobe.ready() was not called yet\n"
     assert "does not answer" in tritonprobe("ready", "--port", "1").stderr
     assert tritonprobe("ready", "--url", "ftp://x").returncode == 2
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
+    census, cache = tmp_path / "census.json", tmp_path / "cache"
+    many = [str(n) for n in (64, 63, 1, 128)]
+    assert tritonprobe("run", "--port", "0", "--record", census, *LAUNCHES, *many, cache=tmp_path / "f").returncode == 0
+    words = ["prewarm", str(census), "--target", "cuda:90", "--allow", "tests", "--threads", "1"]
+    env = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tritonprobe", *words], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(cache.glob("*/*.ttir")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    # It may have been done already; if not, it says that it was stopped. Either way every entry is whole.
+    assert process.returncode in (0, 130)
+    assert ("stopped by Ctrl-C; what is done is kept" in said) == (process.returncode == 130)
+    assert is_whole(cache)
+    assert tritonprobe(*words, cache=cache).returncode == 0
+    assert len(list(cache.glob("*/*.cubin"))) == 3

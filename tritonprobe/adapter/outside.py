@@ -21,7 +21,7 @@ BUCKET = "all"
 
 _KIND = re.compile("[a-z][a-z0-9_]{0,31}")
 # Kinds that Triton's own cold calls go by, and which decide how they end.
-_TAKEN = frozenset(("triton", "compile", "inductor"))
+_TAKEN = frozenset(("triton", "compile", "inductor", "prewarm"))
 
 
 class Kinds:

@@ -1,0 +1,35 @@
+"""What a cold call after ready does beside being counted: a line in the log, or, in tests, an exception."""
+
+from __future__ import annotations
+
+import logging
+
+from tritonprobe.model import ColdCall
+
+log = logging.getLogger("tritonprobe")
+
+LINES = 100
+"""Cold calls after ready that are logged; all are counted."""
+
+
+class ColdAfterReady(AssertionError):  # noqa: N818  # it reads as what it says
+    """A cold call after ready, where the settings say ``on_cold_after_ready="raise"``."""
+
+
+class Incidents:
+    """The incidents of one process."""
+
+    def __init__(self, reaction: str) -> None:
+        """``reaction`` is the setting: ``log`` or ``raise``."""
+        self._raises = reaction == "raise"
+        self._seen = 0
+
+    def happened(self, cold: ColdCall) -> None:
+        """A cold call that some request waited for. Raises ColdAfterReady where the setting wants it."""
+        self._seen += 1
+        why = "; ".join(cold.reasons) or "no reason known"
+        line = f"{cold.kernel} {cold.bucket} was cold after ready: {cold.tier}, {cold.wall_ns / 1e6:.1f} ms, {why}"
+        if self._raises:
+            raise ColdAfterReady(line)
+        if self._seen <= LINES:
+            log.warning("tritonprobe: %s%s", line, "; later ones are only counted" if self._seen == LINES else "")
