@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,20 @@ def test_the_timeout_fails_open_and_says_so(
     assert said["because"] == "the ready_timeout of 0 s passed, at a coverage of 0.0%"
     assert said["prewarm_coverage"] == 0.0
     assert "ready though prewarming is not done" in caplog.text
+
+
+def test_a_compile_that_hangs_keeps_no_server_down(
+    served: Callable[..., Runtime], census: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = served(prewarm=str(census), ready_timeout=0.2)
+    let_go = threading.Event()
+    monkeypatch.setattr("tritonprobe.adapter.replay.Replay.replay", lambda *_: let_go.wait(60))
+    monkeypatch.setattr(sys.modules["tritonprobe.prewarming.run"], "GRACE_SECONDS", 0.1)
+    begin = time.monotonic()
+    tritonprobe.ready()
+    assert time.monotonic() - begin < 5
+    assert ask(runtime)[1]["because"].startswith("the ready_timeout of 0 s passed, at a coverage of 0.0%")
+    let_go.set()
 
 
 @pytest.mark.parametrize(("text", "says"), [(None, "No such file"), ("{}", "no census")])

@@ -41,10 +41,6 @@ class Plan:
     unneeded: tuple[Entry, ...]
     """Met by tuners only, which chose others."""
 
-    @property
-    def saves_ns(self) -> int:
-        return sum(task.saves_ns for task in self.tasks)
-
 
 def make_plan(
     census: Census,

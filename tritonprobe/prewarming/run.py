@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tritonprobe")
 
 MAX_THREADS = 16
+GRACE_SECONDS = 10.0
+"""What is under way at the deadline, or at Ctrl-C, gets to finish in."""
 Progress = Callable[[int, int, str], None]
 """Told of variants done, of all that are planned, and of the kernel that was done last."""
 
@@ -63,11 +65,6 @@ class Prewarmed:
     stopped: str | None = None
     """``deadline`` or ``interrupt``, if something of the plan was not begun for that."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether all of the plan that can be done here is done."""
-        return self.stopped is None
-
 
 def run(
     census: Census,
@@ -78,7 +75,6 @@ def run(
     timeout: float | None = None,
     threads: int | None = None,
     modules: Collection[str] = (),
-    load: bool = True,
     expand: bool = False,
     tune: Tuning | None = None,
     progress: Progress | None = None,
@@ -105,7 +101,7 @@ def run(
     others = census.without(lambda entry: entry.kernel in choosing and not entry.launched)
     plan = make_plan(others, cover=cover, budget_ns=budget_ns, workers=workers, on_disk=_on_disk())
     result = Prewarmed(planned=len(plan.tasks), left_out=len(plan.left_out), unneeded=len(plan.unneeded))
-    run_ = _Run(replay, result, _deadline(begin, budget, timeout), load, progress)
+    run_ = _Run(replay, result, _deadline(begin, budget, timeout), progress)
     run_.expanded = untuned(census) if expand else frozenset()
     try:
         run_.tasks(_ready_to_go(plan, replay, result), len(plan.tasks), workers)
@@ -145,15 +141,12 @@ def coverage(census: Census, plan: Plan, replay: Replay, there: Collection[tuple
 class _Run:
     """One run's tasks, deadline and account."""
 
-    def __init__(
-        self, replay: Replay, result: Prewarmed, deadline: float | None, load: bool, progress: Progress | None
-    ) -> None:
+    def __init__(self, replay: Replay, result: Prewarmed, deadline: float | None, progress: Progress | None) -> None:
         from tritonprobe.adapter.device import elsewhere
 
         self._replay = replay
         self._result = result
         self._deadline = deadline
-        self._load = load
         self._progress = progress
         self._go_there = elsewhere()
         self._done = 0
@@ -163,24 +156,23 @@ class _Run:
 
     def tasks(self, tasks: Iterator[list[Entry]], total: int, workers: int) -> None:
         """Replays each list of entries, which are one binary, as one task."""
-        loads_there = self._load and self._go_there is not None
         executor = ThreadPoolExecutor(workers, "tritonprobe-prewarm", self._go_there or (lambda: None))
         under_way: dict[Future[list[bool]], list[Entry]] = {}
         try:
             for entries in tasks:
                 if self._late():
                     break
-                under_way[executor.submit(self._one, entries, loads_there)] = entries
+                under_way[executor.submit(self._one, entries)] = entries
                 # A short queue: what the deadline or Ctrl-C finds in it is not begun any more.
-                while len(under_way) >= 2 * workers:
-                    self._collect(under_way, total)
-            while under_way:
-                self._collect(under_way, total)
+                while len(under_way) >= 2 * workers and self._collect(under_way, total):
+                    pass
+            while under_way and self._collect(under_way, total):
+                pass
         finally:
-            for future in under_way:
-                future.cancel()
-            executor.shutdown(wait=True)
-            for future in [f for f in under_way if not f.cancelled()]:
+            executor.shutdown(wait=False, cancel_futures=True)
+            begun = [future for future in under_way if not future.cancelled()]
+            # What hangs must not keep a server from its traffic.
+            for future in wait(begun, timeout=GRACE_SECONDS).done:
                 self._account(future, under_way.pop(future), total)
 
     def take_over(self, census: Census, workers: int, tuning: Tuning | None) -> None:
@@ -202,8 +194,9 @@ class _Run:
             except Stale as stale:
                 self._result.skipped.append(Skipped(f"{tuned.kernel} (winner for {tuned.key})", str(stale)))
 
-    def _one(self, entries: list[Entry], load: bool) -> list[bool]:
-        done = [self._replay.replay(entry, load) for entry in entries]
+    def _one(self, entries: list[Entry]) -> list[bool]:
+        loads_here = self._go_there is not None
+        done = [self._replay.replay(entry, loads_here) for entry in entries]
         if entries[0].kernel in self.expanded:
             self.configurations |= self._replay.expand(entries[0])
         return done
@@ -214,15 +207,13 @@ class _Run:
             return True
         return False
 
-    def _collect(self, under_way: dict[Future[list[bool]], list[Entry]], total: int) -> None:
+    def _collect(self, under_way: dict[Future[list[bool]], list[Entry]], total: int) -> bool:
+        """Waits for the next task to end. False if the deadline comes first."""
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        done, _ = wait(under_way, timeout=left, return_when=FIRST_COMPLETED)
-        if not done and self._late():
-            for future in [f for f in under_way if f.cancel()]:
-                del under_way[future]
-            done, _ = wait(under_way)
+        done = wait(under_way, timeout=left, return_when=FIRST_COMPLETED).done
         for future in done:
             self._account(future, under_way.pop(future), total)
+        return bool(done) or not self._late()
 
     def _account(self, future: Future[list[bool]], entries: list[Entry], total: int) -> None:
         from tritonprobe.adapter.replay import Stale
@@ -230,7 +221,7 @@ class _Run:
         self._done += len(entries)
         try:
             fresh = future.result()
-            if self._load and self._go_there is None:
+            if self._go_there is None:
                 fresh = [self._replay.replay(entry) or was for entry, was in zip(entries, fresh, strict=True)]
         except Stale as stale:
             self._result.skipped.append(Skipped(entries[0].kernel, str(stale)))

@@ -181,11 +181,8 @@ class Census:
         """A copy that has no entry which `unwanted` names."""
         return replace(self, entries={k: e for k, e in self.entries.items() if not unwanted(e)})
 
-    def weight(self, entry: Entry) -> float:
-        """The launches that the entry stands for: those of its kernel's buckets, shared with who is in them, too."""
-        return self.weights()[entry.identity]
-
     def weights(self) -> dict[tuple[str, ...], float]:
+        """The launches that each entry stands for: those of its kernel's buckets, shared with who is in them, too."""
         sharers: dict[tuple[str, str], int] = {}
         for entry in self.entries.values():
             for bucket in entry.buckets:
