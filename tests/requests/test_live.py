@@ -320,6 +320,24 @@ def test_overlapping_steps_are_told(server: Server):
     assert {cost.id: cost.pipelined for cost in server.finished} == {"alone": False, "one": True, "other": True}
 
 
+def test_what_overlapping_steps_share_is_executed_once(server: Server):
+    r = server.requests.request()
+    first = server.at(10).requests.step([r], id=1).begin()
+    second = server.at(30).requests.step([r], id=2).begin()
+    server.at(40)
+    first.end()
+    third = server.at(50).requests.step([r], id=3).begin()
+    server.at(60)
+    second.end()
+    server.stall(65, 70)  # in the third
+    server.at(80)
+    third.end()
+    server.at(100)
+    r.finish()
+    assert server.finished[0].parts == Parts(10, 65, 5, 0, 20)
+    assert server.finished[0].pipelined
+
+
 def test_ranks_of_one_step_do_not_overlap_it(server: Server):
     r = server.requests.request()
     with server.requests.step([r], id=1), server.requests.step([r], id=1):

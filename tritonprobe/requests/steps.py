@@ -87,18 +87,39 @@ class Step:
             return
         start, end = self.start_ns, owner._clock()
         running = self._running
-        if not running.shared and owner._is_calm(start, end):
+        if not owner._is_calm(start, end):
+            self._remember((start, end))
+        elif running.shared:
+            self._count_beside(start, end)
+        else:
             took = end - start
             for request in self.requests:
                 request._executed += took
                 if request._first_step_ns is None:
                     request._first_step_ns = start
-        else:
-            self._remember((start, end))
         if running.fallback_ns:
             for request in self.requests:
                 request._fallback_ns += running.fallback_ns
         self._leave()
+
+    def _count_beside(self, start: int, end: int) -> None:
+        """A calm step beside another one: what they share counts once.
+
+        Where one lies inside another, what the outer ran before it is in the remainder.
+        """
+        overlaps = self._running.overlaps
+        for request in self.requests:
+            since = request._executed_to
+            if since < start:  # noqa: PLR1730  # `max` would cost as much as all the rest
+                since = start
+            if since < end:
+                request._executed += end - since
+                request._executed_to = end
+            first = request._first_step_ns
+            if first is None or start < first:
+                request._first_step_ns = start
+            if overlaps:
+                request._pipelined = True
 
     def _remember(self, window: Interval) -> None:
         """Something stalled, or ran beside this step: the window is kept until what it means is known."""
