@@ -7,7 +7,7 @@ import platform
 import sys
 from typing import Any
 
-from tritonprobe.adapter.device import describe
+from tritonprobe.adapter.device import describe, is_compile_only
 from tritonprobe.settings import SettingError
 from tritonprobe.shapes.census import Environment
 
@@ -36,7 +36,11 @@ def environment_now() -> Environment:
     from triton.compiler.compiler import make_backend
     from triton.runtime.driver import driver
 
-    return environment_of(make_backend(driver.active.get_current_target()))
+    backend = make_backend(driver.active.get_current_target())
+    torch = sys.modules.get("torch")
+    if torch is not None and not is_compile_only() and torch.cuda.is_available():
+        torch.cuda.init()  # a driver of Triton's own needs no torch, which alone knows the device's name
+    return environment_of(backend)
 
 
 def differences(recorded: Environment, here: Environment) -> list[str]:
