@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,24 +29,20 @@ INTERRUPTED = 130
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
-class Seconds(click.ParamType[float]):
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
     """``60s``, ``5m``, ``90``."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", str(value))
-        if match is None or float(match[1]) <= 0:
-            self.fail(f"{value!r}: expected a time above 0, such as 60s or 5m", param, ctx)
-        return float(match[1]) * _UNITS[match[2]]
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|)", value)
+    if match is None or float(match[1]) <= 0:
+        raise click.BadParameter(f"{value!r}: expected a time above 0, such as 60s or 5m")
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @click.command()
 @click.argument("path", metavar="CENSUS", type=click.Path(path_type=Path))
 @click.option("--target", help="Compile for this device without a GPU: cuda:80, cuda:90 or cuda:100.")
-@click.option("--budget", type=Seconds(), help="Stop after this long, e.g. 60s.")
+@click.option("--budget", callback=_seconds, metavar="TIME", help="Leave out what does not fit into this, e.g. 60s.")
 @click.option(
     "--cover",
     type=click.FloatRange(0, 1, min_open=True),
