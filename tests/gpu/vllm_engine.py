@@ -147,7 +147,7 @@ class Server:
         """Asks for completions of all prompts at once, streamed; `at_first()` runs when each has its first token."""
         body = {
             "model": MODEL, "prompt": list(prompts), "max_tokens": tokens, "stream": True, "ignore_eos": True,
-            "temperature": 0, "seed": 0, **sampling,
+            "temperature": 0, "seed": 0, "stream_options": {"include_usage": True}, **sampling,
         }  # fmt: skip
         texts = [""] * len(prompts)
         waiting = set(range(len(prompts)))
@@ -164,9 +164,9 @@ class Server:
             for event in _events(response):
                 if "error" in event:
                     return Answer(200, first, time.monotonic() - begin, tuple(texts), count, str(event["error"])[:300])
+                count = (event.get("usage") or {}).get("completion_tokens", count)  # an event may hold several tokens
                 for choice in event.get("choices", ()):
                     texts[choice["index"]] += choice["text"]
-                    count += 1
                     waiting.discard(choice["index"])
                 if not waiting and first is None:
                     first = time.monotonic() - begin
