@@ -1,7 +1,8 @@
 """vLLM's requests and steps, as its scheduler decides them. Touches `Scheduler` of the engine core.
 
 A step is open from `schedule()` to the `update_from_output()` that gets the same scheduler output back. With
-asynchronous scheduling, and with pipeline batches, several are open at a time and overlap; each has its own requests. A
+asynchronous scheduling, and with pipeline batches, several are open at a time and overlap; each has its own requests.
+Steps in a row that work on the same requests, as most do that decode, are one: a step then costs next to nothing. A
 request begins when the engine core gets it, so what the API server did before is not in its times.
 
 The step's id travels to the workers in the scheduler output, as one more attribute: what stalls there is charged to the
@@ -48,6 +49,15 @@ class _Request:
         self.live.finish(error)
 
 
+@dataclass(slots=True)
+class _Run:
+    """Steps in a row on the same requests."""
+
+    step: Step
+    id: str
+    outstanding: int = 0
+
+
 class Steps:
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -55,10 +65,10 @@ class Steps:
         self._requests: dict[str, _Request] = {}
         self._awaited: set[str] = set()  # requests without a token so far
         self._freed: list[tuple[str, str | None]] = []  # requests that ended, each with its error
-        self._ids: list[str] = []  # of the step before: steps that decode are mostly for the same requests
-        self._batch: list[LiveRequest] = []
+        self._ids: list[str] = []  # of the requests of the current run
+        self._current: _Run | None = None
         self._numbers = itertools.count(1)
-        self._open: dict[int, tuple[Any, Step]] = {}  # by id of the scheduler output, held meanwhile
+        self._open: dict[int, tuple[Any, _Run]] = {}  # by id of the scheduler output, held meanwhile
 
     def install(self, patches: Patches, module: Any) -> None:
         scheduler = module.Scheduler
@@ -79,10 +89,10 @@ class Steps:
     def forget(self) -> None:
         """Everything was taken back: what is under way is not watched to its end, and its times end here."""
         self._on = False
-        for _, step in list(self._open.values()):
-            step.end()
+        self._retire()
+        for _, run in list(self._open.values()):
+            run.step.end()
         self._open.clear()
-        self._ids, self._batch = [], []
         self._freed.clear()
         self._awaited.clear()
         while self._requests:
@@ -153,28 +163,40 @@ class Steps:
     def _begin(self, scheduler: Any, request: Any) -> None:
         name = request.request_id
         if name not in self._requests:  # a further chunk of a streamed input is no new request
-            self._ids = []
             self._requests[name] = _Request(self._host.live.request(name, model=_model(scheduler)), request)
             self._awaited.add(name)
 
     def _start(self, output: Any) -> None:
-        scheduled = output.num_scheduled_tokens
-        if not scheduled:
-            return
-        known = self._requests
-        number = f"{os.getpid()}.{next(self._numbers)}"
-        setattr(output, STEP, number)
-        ids = list(scheduled)
-        if ids != self._ids:
-            self._ids, self._batch = ids, [known[name].live for name in ids if name in known]
-        self._open[id(output)] = (output, self._host.live.step(self._batch, id=number).begin())
+        ids = list(output.num_scheduled_tokens)
+        run = self._current
+        if run is None or ids != self._ids:
+            self._retire()
+            if not ids:
+                return
+            known = self._requests
+            number = f"{os.getpid()}.{next(self._numbers)}"
+            batch = [known[name].live for name in ids if name in known]
+            run = self._current = _Run(self._host.live.step(batch, id=number).begin(), number)
+            self._ids = ids
+        setattr(output, STEP, run.id)
+        run.outstanding += 1
+        self._open[id(output)] = (output, run)
         if len(self._open) > MAX_OPEN:
-            self._open.pop(next(iter(self._open)))[1].end()
+            self._end(next(iter(self._open.values()))[0])
 
     def _end(self, output: Any) -> None:
         found = self._open.pop(id(output), None)
         if found is not None:
-            found[1].end()
+            run = found[1]
+            run.outstanding -= 1
+            if run.outstanding == 0 and run is not self._current:
+                run.step.end()
+
+    def _retire(self) -> None:
+        """The next step is for other requests than the current run, which ends with its last output."""
+        run, self._current, self._ids = self._current, None, []
+        if run is not None and run.outstanding == 0:
+            run.step.end()
 
     def _first_tokens(self, by_client: dict[int, Any]) -> None:
         for outputs in by_client.values():
@@ -191,6 +213,7 @@ class Steps:
         self._freed.append((request.request_id, status if status in ERRORS else None))
 
     def _finish(self) -> None:
+        self._retire()  # without them
         freed, self._freed = self._freed, []
         for name, error in freed:
             self._awaited.discard(name)
