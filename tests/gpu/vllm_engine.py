@@ -54,6 +54,7 @@ class Server:
     watched: bool
     engine: Sequence[str]
     name: str
+    windows: str = "off"
     process: subprocess.Popen[bytes] | None = None
     up_seconds: float = 0.0
     _reader: DirectoryReader | None = field(default=None)
@@ -94,6 +95,7 @@ class Server:
         return {
             **os.environ,
             **{name: str(self.folder / "caches" / place) for name, place in caches.items()},
+            "TRITONPROBE_GPU_WINDOWS": self.windows,
             "VLLM_USE_FLASHINFER_SAMPLER": "0",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",

@@ -50,6 +50,8 @@ RELATIVE, ABSOLUTE = 0.05, 0.010
 SLOW_SECONDS = 0.050
 """A first request slower than its hot one by this is one that has to be explained."""
 HOT_TRIES = 8
+WINDOW_SECONDS = 15.0
+"""How long a GPU window may take to come."""
 BATCH, PROMPT, TOKENS = 32, 64, 128
 
 
@@ -191,19 +193,13 @@ def greedy(server: Server) -> dict[str, Any]:
 def profiler(server: Server) -> dict[str, Any]:
     draw = random.Random(SEED + 3)
     prompt = [[draw.randrange(5, 31000) for _ in range(64)]]
-    before = server.read()
+    before = _sampled(server, prompt, 0)
     started, said = server.call("POST", "/start_profile")
     answer = server.complete(prompt, 8)
     stopped, said_at_stop = server.call("POST", "/stop_profile")
     kernels = _profiled_kernels(server.traces)
-    between = server.read()
-    until = time.monotonic() + 15
-    windows = 0.0
-    while time.monotonic() < until and not windows:  # GPU windows come now and then; where there are none, none resume
-        server.complete(prompt, 32)
-        windows = _windows(server.read()) - _windows(between)
-        if not _windows(between):
-            break
+    between = _windows(server.read())
+    windows = _windows(_sampled(server, prompt, between)) - between if between else 0.0
     return {
         "start": started,
         "stop": stopped,
@@ -212,10 +208,19 @@ def profiler(server: Server) -> dict[str, Any]:
         "kernels_in_trace": kernels,
         "gpu_samples_before": _windows(before),
         "gpu_samples_after_profile": windows,
-        "windows_are_there": bool(_windows(between)),
+        "windows_are_there": bool(between),
+        "windows": _grown({}, server.read(), "gpu_windows_total"),
         "errors_total": _grown({}, server.read(), "errors_total"),
-        "good": started == stopped == 200 and kernels > 0 and (windows > 0 or not _windows(between)),
+        "good": started == stopped == 200 and kernels > 0 and (windows > 0 or not between),
     }
+
+
+def _sampled(server: Server, prompt: list[list[int]], before: float) -> Reading:
+    """Traffic until there are more GPU samples than `before`; not for ever, for there may be no windows."""
+    until = time.monotonic() + (WINDOW_SECONDS if server.windows != "off" else 0)
+    while _windows(server.read()) <= before and time.monotonic() < until:
+        server.complete(prompt, 64)
+    return server.read()
 
 
 def _windows(reading: Reading) -> float:
@@ -276,13 +281,21 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--shows", default="ladder,pairs,greedy,profiler,kill")
+    parser.add_argument("--windows", choices=("off", "on", "graphs"), default="on", help="TRITONPROBE_GPU_WINDOWS")
     parser.add_argument("--port", type=int, default=8011)
     parser.add_argument("--engine", default=f"{sys.executable} -m vllm.entrypoints.cli.main")
     given = parser.parse_args(words)
     given.work.mkdir(parents=True, exist_ok=True)
     name = f"{given.mode}-{'alone' if given.alone else 'watched'}"
     server = Server(
-        given.site, given.work.resolve(), given.mode, given.port, not given.alone, shlex.split(given.engine), name
+        given.site,
+        given.work.resolve(),
+        given.mode,
+        given.port,
+        not given.alone,
+        shlex.split(given.engine),
+        name,
+        given.windows,
     )
     shows: dict[str, Callable[[], dict[str, Any]]] = {
         "ladder": lambda: ladder(server),
@@ -339,6 +352,7 @@ def _made(given: argparse.Namespace, words: Sequence[str] | None) -> dict[str, A
         "command": shlex.join(["python", "-m", "tests.gpu.vllm_shows", *options]),
         "mode": given.mode,
         "alone": given.alone,
+        "gpu_windows": given.windows,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": versions,
         "device": _device(),
