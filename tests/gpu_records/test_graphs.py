@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.gpu_records.fake_gpu import raw
+from tests.gpu_records.fake_gpu import Names, raw
 from tritonprobe.gpu import graphs as graphs_module
-from tritonprobe.gpu.attribution import Key
+from tritonprobe.gpu.analysis import analyse
+from tritonprobe.gpu.attribution import Edges, Key
+from tritonprobe.gpu.cupti import text_at
 from tritonprobe.gpu.graphs import STEADY, Capture, Graphs
 from tritonprobe.gpu.records import grid_code, read
 from tritonprobe.seen import Label
@@ -32,9 +34,9 @@ class Replays:
         self.correlation = 0
 
     def window(
-        self, nodes: list[tuple[str, int]], replays: int = 4, graph: int = 2, part: slice = slice(None)
+        self, nodes: list[tuple[str, int]], replays: int = 4, graph: int = 2, part: slice = slice(None), off: int = 1000
     ) -> list[str]:
-        """What is said of each node, in the last replay of a window."""
+        """What is said of each node, in the last replay of a window. The n-th replay ends at n, the window at `off`."""
         rows = []
         for _ in range(replays):
             self.correlation += 1
@@ -45,11 +47,12 @@ class Replays:
                     "correlation": self.correlation,
                     "graph": graph,
                     "node": 1000 + i,
+                    "end": self.correlation,
                 }
                 for i, (name, grid) in enumerate(nodes)
             ][part]
         records = read([raw(rows)], 216)
-        labels, of = self.graphs.attribute(records, NAMES, records.name.astype(np.intp))
+        labels, of = self.graphs.attribute(records, NAMES, records.name.astype(np.intp), off)
         each = len(rows) // replays
         assert set(of[:each].tolist()) == {-2}, "the first replay's times are not to be trusted"
         return [labels[i][1] if i >= 0 else {-1: "unknown", -2: "dropped"}[i] for i in of[-each:].tolist()]
@@ -59,6 +62,13 @@ def test_nodes_are_the_captures_launches_in_order() -> None:
     replays = Replays()
     replays.graphs.captured(Capture(CAPTURED))
     assert replays.window(NODES) == ["small", "unknown", "all", "large", "small"]
+
+
+def test_a_replay_that_still_ran_as_records_were_switched_off_is_dropped() -> None:
+    replays = Replays()
+    replays.graphs.captured(Capture(CAPTURED))
+    assert replays.window(NODES, off=3) == ["dropped"] * len(NODES)
+    assert replays.window(NODES, off=8) == ["small", "unknown", "all", "large", "small"]
 
 
 def test_a_graph_older_than_the_probe_is_unknown() -> None:
@@ -129,3 +139,16 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for graph in range(5):
         replays.window([("a", 3), ("b", 4)], graph=graph)
     assert len(replays.graphs._graphs) == 2
+
+
+def test_a_window_over_one_kernel_in_one_graph_is_analysed() -> None:
+    """One label and some records dropped: an index of what is dropped must not be looked up among the labels."""
+    graphs = Graphs()
+    graphs.captured(Capture([launch("a", 3, "small")]))
+    names = Names()
+    rows = [
+        {"name": names.address("a"), "x": 3, "correlation": n, "graph": 2, "node": 1000, "start": n, "end": n + 1}
+        for n in range(1, 6)
+    ]
+    found = analyse([], read([raw(rows)], 216), Edges(0, 1, 2, 3), 1000, graphs, text_at, str)
+    assert found.sums() == [(("m.a", "small"), 4, 4)]

@@ -71,7 +71,7 @@ class Server:
     def analysed(self, taken: Taken | str) -> Found | None:
         if isinstance(taken, str):
             return None
-        return analyse(taken.seen, taken.records, taken.edges, Graphs(), text_at, str)
+        return analyse(taken.seen, taken.records, taken.edges, taken.off_ns, Graphs(), text_at, str)
 
 
 @pytest.fixture

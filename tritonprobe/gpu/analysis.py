@@ -45,11 +45,15 @@ def analyse(
     seen: Sequence[Seen],
     records: Records,
     edges: Edges,
+    off_ns: int,
     graphs: Graphs,
     text_at: Callable[[int], str],
     external: Callable[[str], str],
 ) -> Found:
-    """`text_at` reads the name at an address; `external` is what a foreign kernel of that name is to be called."""
+    """`edges` and `off_ns` say where in the order, and when, records were switched.
+
+    `text_at` reads the name at an address; `external` is what a foreign kernel of that name is to be called.
+    """
     addresses, name_of = np.unique(records.name, return_inverse=True)
     names = [text_at(address) for address in addresses.tolist()]
     in_graph = records.graph != 0
@@ -61,13 +65,13 @@ def analyse(
     launched = attribute(launches, records.take(alone), names, name_of[alone])
     table = np.array([-3 if label is None else labels.setdefault(label, len(labels)) for label in launched.labels], int)
     given = launched.label >= 0
-    of[alone] = np.where(given, table[launched.label] if len(table) else FOREIGN, launched.label)
+    of[alone] = np.where(given, table[np.maximum(launched.label, 0)] if len(table) else FOREIGN, launched.label)
 
     replayed = np.flatnonzero(in_graph)
     if len(replayed):
-        found, label = graphs.attribute(records.take(replayed), names, name_of[replayed])
+        found, label = graphs.attribute(records.take(replayed), names, name_of[replayed], off_ns)
         table = np.array([labels.setdefault(each, len(labels)) for each in found], np.int64)
-        of[replayed] = np.where(label >= 0, table[label] if len(table) else FOREIGN, label)
+        of[replayed] = np.where(label >= 0, table[np.maximum(label, 0)] if len(table) else FOREIGN, label)
 
     foreign = of == FOREIGN
     if foreign.any():

@@ -68,7 +68,7 @@ class CuptiClock:
             switching = opened - began + time.perf_counter() - closed
         if isinstance(taken, str):
             return Looked(taken, launches=len(window.seen), switching=switching)
-        found = analyse(taken.seen, taken.records, taken.edges, self._graphs, text_at, self._external)
+        found = analyse(taken.seen, taken.records, taken.edges, taken.off_ns, self._graphs, text_at, self._external)
         if found.replayed:
             self._program.saw_replays()
         if not len(taken.records):

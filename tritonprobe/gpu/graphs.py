@@ -63,12 +63,13 @@ class Graphs:
             self._asked.clear()
 
     def attribute(
-        self, records: Records, names: Sequence[str], name_of: npt.NDArray[np.intp]
+        self, records: Records, names: Sequence[str], name_of: npt.NDArray[np.intp], off_ns: int
     ) -> tuple[list[Label], Ints]:
         """Labels, and each record's index into them, or FOREIGN. All records are of graphs.
 
-        DROPPED are those of a graph's first replay in the window: their times are not to be trusted (kernels of 1 us
-        were recorded as taking a hundred times as long).
+        DROPPED are those of a graph's first replay in the window, and of replays that still ran as records were
+        switched off, at `off_ns`: their times are not to be trusted (kernels of 1 us were recorded as taking a
+        thousand times as long).
         """
         labels: dict[Label, int] = {}
         result = np.full(len(records), FOREIGN, np.int64)
@@ -83,13 +84,15 @@ class Graphs:
                 )
             ]
             known = self._recognise(graph, seen, _shows_whole(records.correlation[mine], which, len(nodes)))
-            first_replay = records.correlation[mine] == records.correlation[mine].min()
-            result[mine[first_replay]] = DROPPED
+            replay = records.correlation[mine]
+            cut = np.unique(replay[records.end[mine] > off_ns])
+            doubtful = (replay == replay.min()) | np.isin(replay, cut)
+            result[mine[doubtful]] = DROPPED
             if known is not None:
                 of_node = np.array(
                     [labels.setdefault(known[n], len(labels)) if n in known else FOREIGN for n, _, _ in seen], np.int64
                 )
-                result[mine[~first_replay]] = of_node[which[~first_replay]]
+                result[mine[~doubtful]] = of_node[which[~doubtful]]
         return list(labels), result
 
     def _recognise(self, number: int, seen: Sequence[Node], whole: bool) -> dict[int, Label] | None:
