@@ -87,3 +87,8 @@ def dot_kernel(a, b, c, n, SIZE: tl.constexpr):
     for k in range(0, n, SIZE):
         acc = tl.dot(tl.load(a + rows * n + columns + k), tl.load(b + (rows + k) * n + columns), acc)
     tl.store(c + rows * n + columns, acc)
+
+
+@triton.jit
+def annotated_integers_kernel(x, n: tl.int32, m: tl.int64, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), n + m)

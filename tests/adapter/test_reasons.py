@@ -41,6 +41,23 @@ def test_an_integer_changes_its_class(instrumented: Runtime, add: Launch) -> Non
     assert samples_of(instrumented, "recompiles_total") == {("tests.adapter.kernels.add_kernel", "n"): 2}
 
 
+def test_an_integer_whose_type_is_annotated_has_a_class_for_1_too(instrumented: Runtime) -> None:
+    """Triton keeps such a 1 an argument, yet compiles anew for it: the two binaries are the same."""
+    kernel = fresh(kernels.annotated_integers_kernel)
+
+    def launch(n: int, m: int) -> None:
+        kernel[(1,)](X, n, m, BLOCK=64)
+
+    assert [reasons(partial(launch, n, m)) for n, m in ((1, 3), (3, 3), (16, 3), (3, 1), (1, 1), (5, 3))] == [
+        ("new kernel",),
+        ("n: ==1 -> other",),
+        ("n: other -> %16",),
+        ("m: other -> ==1",),
+        ("n: other -> ==1",),
+        (),
+    ]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [

@@ -77,6 +77,9 @@ def _constant(declared: bool, nested: bool, value: Any) -> ArgClass:
 def _specialisation(type_: str, param: Any, attrs: Any) -> str:
     if type_.startswith(("fp", "bf", "u1")):
         return "other"  # floats and bools are classed by type alone
+    if attrs is None and param.annotation_type and not type_.startswith("*") and not param.do_not_specialize:
+        # An integer 1 whose type is annotated stays an argument, and yet is a class: Triton compiles the kernel twice.
+        return "==1"
     aligned = any("divisibility" in str(attribute[0]) for attribute in attrs or ())
     small = " <=2GiB" if any("pointer_range" in str(attribute[0]) for attribute in attrs or ()) else ""
     if aligned:
