@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ from tritonprobe.shapes.census import Census
 from tritonprobe.testing import compile_only
 
 pytest_plugins = ["pytester"]
+ROOT = Path(__file__).parents[2]
 X = torch.empty(256)
 
 
@@ -188,7 +190,9 @@ def test_prewarming_in_a_thread_leaves_the_others_their_launches(
     assert total_of(runtime, "launches_total") == 501
 
 
-def test_the_fixture_is_a_gate(pytester: pytest.Pytester) -> None:
+def test_the_fixture_is_a_gate(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(ROOT), str(ROOT / "kernels"), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str((ROOT / path).resolve()) for path in paths))
     pytester.makepyfile(
         test_gate="""
         import torch, pytest, tritonprobe
