@@ -98,8 +98,8 @@ def test_a_cache_that_cannot_be_made_is_not_needed(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("CC", "/nowhere/cc"), ("CC", "false"), ("PATH", "/nowhere")],
-    ids=["a compiler that is not there", "a compiler that fails", "no compiler"],
+    [("CC", "/nowhere/cc"), ("CC", "false"), ("CC", "gcc '"), ("PATH", "/nowhere")],
+    ids=["a compiler that is not there", "a compiler that fails", "no command", "no compiler"],
 )
 def test_without_a_compiler_there_is_no_module(
     name: str, value: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -72,3 +72,21 @@ def test_a_prewarming_that_ended_is_an_event(first: Runtime):
     assert isinstance(event, PrewarmEnded)
     assert (event.planned, event.replayed, event.coverage, event.stopped) == (0, 0, done.coverage, None)
     assert event.end_ns - event.start_ns >= done.seconds * 1e9 * 0.99
+
+
+def test_switched_off_a_program_keeps_the_device_that_it_runs_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from triton.runtime.driver import driver
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    before = driver._active
+    made = Runtime(Settings(device="compile-only:cuda:90"))
+    monkeypatch.setattr(runtime, "_current", made)
+    made.watch()
+    ours = driver._active
+    assert ours is not before
+    made.unwatch(keep_device=True)
+    assert driver._active is ours
+    made.watch(everything=False)
+    assert driver._active is ours
+    made.unwatch()
+    assert driver._active is before

@@ -23,7 +23,7 @@ from types import ModuleType
 
 log = logging.getLogger("tritonprobe")
 
-BUILD_SECONDS = 60
+BUILD_SECONDS = 15
 DIGEST = hashlib.sha256().digest_size
 FLAGS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
 
@@ -46,7 +46,8 @@ def load(source: Path) -> ModuleType | None:
             if not _is_whole(built):
                 _build(source, built)
             return _loaded.setdefault(digest, _import(source.stem, built))
-    except (OSError, RuntimeError, ImportError, subprocess.SubprocessError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError, ValueError, ImportError, subprocess.SubprocessError) as error:
+        # RuntimeError: there is no home; ValueError: CC is no command line
         said = getattr(error, "stderr", None)
         log.debug("tritonprobe: %s is not compiled: %s %s", source.name, error, (said or b"").decode(errors="replace"))
         return None
@@ -85,10 +86,9 @@ def compiler() -> Sequence[str] | None:
 
 def _is_whole(built: Path) -> bool:
     """Whether the module is there as it was built: loading a damaged one ends the process."""
-    try:
-        content = built.read_bytes()
-    except FileNotFoundError:
+    if not built.is_file():  # a pipe would be waited for
         return False
+    content = built.read_bytes()
     return hashlib.sha256(content[:-DIGEST]).digest() == content[-DIGEST:]
 
 

@@ -153,11 +153,14 @@ class Runtime:
         """What `watch` is to watch when the switch is on again."""
         self._everything = everything
 
-    def unwatch(self) -> list[str]:
-        """Takes every patch back; returns the names that somebody else had wrapped, and that pass through now."""
+    def unwatch(self, keep_device: bool = False) -> list[str]:
+        """Takes every patch back; returns the names that somebody else had wrapped, and that pass through now.
+
+        The settings' device goes, too, or stays: a program that is switched off runs on.
+        """
         left = [] if self._engines is None else self._engines.remove()
         self.adapter.watch_probed_only()
-        return [*left, *self.adapter.uninstall()]
+        return [*left, *self.adapter.uninstall(keep_device)]
 
     def is_ready(self) -> bool:
         return self.ready_unix_ns is not None
@@ -181,7 +184,7 @@ class Runtime:
     ) -> Prewarmed:
         """Replays a census in this process; see `tritonprobe.prewarm`."""
         if not self.settings.disabled:
-            self.adapter.install()
+            self.adapter.install_once()  # who took us out, or switched us off, does not get us back by this
         start_ns, unix_ns, trace = time.monotonic_ns(), time.time_ns(), current_trace()
         done = self.prewarmed = run_census(
             census,

@@ -264,6 +264,8 @@ def test_stale_entries_are_named_and_skipped(instrumented: Runtime, add: Any, fo
         "module antigravity.b is not one that the program loaded; allow antigravity"
     )
     assert "cannot be imported: ModuleNotFoundError" in stale(census, kernel="a.b", module="tests.adapter.nowhere")
+    program = stale(census, kernel="a.b", module="tests.adapter.a_program")
+    assert "tests.adapter.a_program cannot be imported: SystemExit" in program
     other = replace(environment, triton="3.5.0", target="cuda:100", variables=(("USE_IR_LOC", "1"),))
     moved = Census.of([other], [replace(e, environment=other.id) for e in census.entries.values()])
     assert stale(moved) == (
@@ -330,6 +332,14 @@ def test_a_prewarmed_process_hands_the_census_on(instrumented: Runtime, add: Any
     (entry,) = recorded(instrumented).entries.values()
     (was,) = census.entries.values()
     assert (entry.identity, entry.inputs, entry.keys) == (was.identity, was.inputs, was.keys)
+
+
+def test_prewarming_does_not_bring_back_what_was_taken_out(instrumented: Runtime, add: Any) -> None:
+    add(X, X, X, 64)
+    census = instrumented.census()
+    tritonprobe.uninstrument()
+    assert not tritonprobe.prewarm(census).skipped
+    assert instrumented.adapter._patches._done == []
 
 
 def test_uninstrumented_processes_can_prewarm_too(runtime: Runtime, add: Any) -> None:

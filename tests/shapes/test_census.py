@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(CensusError, match="no census"):
         Census.load(tmp_path / "deep.json")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(CensusError, match="no regular file"):
+        Census.load(pipe)

@@ -130,7 +130,7 @@ class Adapter:
                 self._inductor.remove()
                 self._patches.undo()
                 raise
-            if self._arch is not None:
+            if self._arch is not None and self._restore_device is None:
                 self._restore_device = device.activate(self._arch)
             self._on = self._ever = True
             self.host_time.start()
@@ -142,8 +142,8 @@ class Adapter:
         if not self._ever:
             self.install()
 
-    def uninstall(self) -> list[str]:
-        """Takes every patch back and gives every kernel its own binder.
+    def uninstall(self, keep_device: bool = False) -> list[str]:
+        """Takes every patch back and gives every kernel its own binder; the settings' device goes as well, or stays.
 
         Returns the names that somebody else had wrapped: ours pass through underneath.
         """
@@ -158,7 +158,7 @@ class Adapter:
             left += [*self._inductor.remove(), *self._patches.undo()]
             if left:
                 log.warning("tritonprobe: %s were wrapped by somebody and pass through now", ", ".join(left))
-            if self._restore_device is not None:
+            if self._restore_device is not None and not keep_device:
                 self._restore_device()
                 self._restore_device = None
             self.registry.forget_sites()

@@ -7,13 +7,13 @@ it back.
 from __future__ import annotations
 
 import functools
-import gc
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tritonprobe.living import instances
 from tritonprobe.settings import SettingError
 
 PREFIX = "compile-only:"
@@ -129,8 +129,8 @@ def _unload_all() -> None:
     """Takes our modules out of Triton's kernels: from 3.9 on each asks the active driver to unload it when it goes."""
     from triton.compiler.compiler import CompiledKernel
 
-    for kernel in gc.get_objects():
-        if type(kernel) is CompiledKernel and type(kernel.module) is _Module:
+    for kernel in instances(CompiledKernel):
+        if type(kernel.module) is _Module:
             kernel.module = kernel.function = kernel._run = None
 
 

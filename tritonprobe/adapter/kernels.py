@@ -7,7 +7,6 @@ behaviour.
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 from tritonprobe.adapter.inductor_names import MODULES, canonical_name
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS, WARMUPS, Metric
 from tritonprobe.ledger.store import Cell, Ledger
+from tritonprobe.living import instances
 from tritonprobe.model import Mode
 from tritonprobe.shapes.buckets import BucketMemo, BucketSpec, default_spec
 
@@ -380,7 +380,5 @@ def living_kernels() -> list[Any]:
                 jit = jit_function(value)
                 if isinstance(jit, JITFunction):
                     found[id(jit)] = jit
-    for value in gc.get_objects():
-        if issubclass(type(value), JITFunction):  # not isinstance: that asks proxies what they stand for
-            found[id(value)] = value
+    found.update((id(jit), jit) for jit in instances(JITFunction))
     return list(found.values())

@@ -7,7 +7,6 @@ one is taken out of memory again, since no launch would look for it. Touches `JI
 
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import logging
@@ -22,6 +21,7 @@ from tritonprobe.adapter.environment import differences, environment_now
 from tritonprobe.adapter.kernels import jit_function, living_kernels, name_of
 from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.ledger.schema import WARMUPS
+from tritonprobe.living import instances
 from tritonprobe.shapes.census import Census, Entry, Tuned
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Replay:
             raise Stale(f"module {module} is not one that the program loaded; allow {module.partition('.')[0]}")
         try:
             found: Any = importlib.import_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module may be a program
             raise Stale(f"module {module} cannot be imported: {type(error).__name__}: {error}") from None
         for name in qualname.split("."):
             try:
@@ -263,7 +263,5 @@ def living_tuners() -> list[Any]:
         for value in list(object.__getattribute__(module, "__dict__").values()):
             if issubclass(type(value), Autotuner):
                 found[id(value)] = value
-    for value in gc.get_objects():
-        if issubclass(type(value), Autotuner):
-            found[id(value)] = value
+    found.update((id(tuner), tuner) for tuner in instances(Autotuner))
     return list(found.values())

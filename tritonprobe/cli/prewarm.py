@@ -86,9 +86,9 @@ def prewarm(
         raise BadInput("--tune needs a GPU, and --target does without: leave one of them out")
     if output is not None and not output.absolute().parent.is_dir():
         raise BadInput(f"--output {output}: {output.absolute().parent} is no folder")
-    _import(modules)
     with ExitStack() as stack:
-        _device(stack, target)
+        _device(stack, target)  # first: a module may ask Triton for its device when it is imported
+        _import(modules)
         crashed: list[Skipped] = []
         if tune:
             from tritonprobe.cli.tuning_child import choose
@@ -113,7 +113,7 @@ def _import(modules: tuple[str, ...]) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module may be a program
             raise BadInput(f"--allow {name}: cannot be imported ({type(error).__name__}: {error})") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -33,6 +34,13 @@ def ready(port: int | None, addr: str | None, url: str | None) -> None:
     raise Complaint(f"not ready: {because}")
 
 
+def _rest_of(error: urllib.error.HTTPError) -> bytes:
+    try:
+        return error.read(65_536)
+    except (OSError, http.client.HTTPException):
+        return b""
+
+
 def _ask(url: str) -> tuple[int, dict[str, object]]:
     # No proxy: the environment's is for the world outside, and a probe asks its own machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -40,8 +48,8 @@ def _ask(url: str) -> tuple[int, dict[str, object]]:
         with opener.open(url, timeout=TIMEOUT) as answer:
             status, body = answer.status, answer.read(65_536)
     except urllib.error.HTTPError as error:
-        status, body = error.code, error.read(65_536)
-    except OSError as error:
+        status, body = error.code, _rest_of(error)
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no URL
         raise Complaint(f"not ready: {url} does not answer ({getattr(error, 'reason', error)})") from None
     try:
         said = json.loads(body)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
+
+from tritonprobe.living import instances
 
 
 def are_there_any() -> bool:
-    """Looks at every object there is: tens of milliseconds in a large program. To be asked once."""
+    """Has the collector look at every object: tens of milliseconds in a large program. To be asked once."""
     graphs = sys.modules.get("torch.cuda.graphs")
-    # By their types: asking an object for its class may run its code, and some give a warning then.
-    return graphs is not None and any(issubclass(type(each), graphs.CUDAGraph) for each in gc.get_objects())
+    return graphs is not None and bool(instances(graphs.CUDAGraph))

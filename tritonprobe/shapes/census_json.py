@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tritonprobe.files import is_special
 from tritonprobe.model import TIERS
 from tritonprobe.shapes.census import Census, CensusError, Entry, Environment, Texts, Tuned, smallest
 
@@ -21,6 +22,8 @@ MAX_FILE = 1 << 28
 
 def load(path: Path) -> Census:
     """Raises CensusError with the file's name."""
+    if is_special(path):
+        raise CensusError(f"{path}: no regular file")
     try:
         with path.open("rb") as file:
             found = file.read(MAX_FILE + 1)

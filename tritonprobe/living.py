@@ -1,0 +1,23 @@
+"""The living objects of a class, found through the garbage collector. Knows nothing else of tritonprobe."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+
+def instances(*classes: type) -> list[Any]:
+    """Every object of these classes and of their subclasses that the collector knows, and that is not frozen.
+
+    Asks for what refers to a class, as each of its objects does, and not for all objects: a list of all of them holds a
+    reference to what other threads are just making, and a tuple that is being made must have one only (CPython raises
+    SystemError in that thread).
+    """
+    wanted: dict[type, None] = {}
+    left = list(classes)
+    while left:
+        each = left.pop()
+        if each not in wanted:
+            wanted[each] = None
+            left += type.__subclasses__(each)
+    return [found for found in gc.get_referrers(*wanted) if type(found) in wanted]
