@@ -16,7 +16,7 @@ import pytest
 from tests.export.exporters import exporter, get, refused, scrape, total, until
 from tests.ledger.scrape import program
 from tritonprobe.export.exporter import LOCK_NAME, check_exportable, exporting, is_counting
-from tritonprobe.ledger import FileLedger, schema
+from tritonprobe.ledger import FileLedger, schema, signs
 from tritonprobe.ledger.directory import DirectoryError
 from tritonprobe.settings import Settings
 
@@ -153,6 +153,11 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
         f"{tmp_path}: has no ledger in it, but photo.jpg; name the directory of TRITONPROBE_DIR"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
+
+
+def test_a_directory_that_was_switched_off_before_anything_counted_there_is_one(tmp_path: Path) -> None:
+    signs.ask(tmp_path, "off")
+    check_exportable(tmp_path)
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tritonprobe.export.http import Server, serve
-from tritonprobe.ledger import DirectoryReader, Sample
+from tritonprobe.ledger import DirectoryReader, Sample, signs
 from tritonprobe.ledger.directory import DirectoryError, check_readable, is_locked
 from tritonprobe.ledger.layout import BASE_NAME, SUFFIX
 from tritonprobe.ledger.reading import ledger_files
@@ -81,7 +81,8 @@ def check_exportable(path: Path) -> None:
     if owner != os.geteuid():
         raise DirectoryError(f"{path}: belongs to UID {owner}, not to UID {os.geteuid()}; export it as its owner")
     names = [found.name for found in path.iterdir()]
-    if names and not any(name.endswith(SUFFIX) or name in (BASE_NAME, LOCK_NAME) for name in names):
+    ours = (BASE_NAME, LOCK_NAME, signs.SWITCH)  # it may have been switched off before anything counted there
+    if names and not any(name.endswith(SUFFIX) or name in ours for name in names):
         raise DirectoryError(f"{path}: has no ledger in it, but {names[0]}; name the directory of TRITONPROBE_DIR")
 
 
