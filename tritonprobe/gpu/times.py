@@ -250,9 +250,9 @@ class GpuTimes:
         """A child cannot use its parent's CUDA: off."""
         self._lock, self._turn_lock = threading.RLock(), threading.RLock()
         self._stop, self._clock, self._busy_with = None, None, []
-        if self._info is not None:
-            self._info = None
-            self._say("none", "forked")
+        if self._info is not None:  # without a line in the log: a server may fork for each request
+            self._info = ("none", "forked")
+            self._ledger.set(schema.GPU_TIMING, self._info, 1.0)
 
 
 def _always() -> bool:
