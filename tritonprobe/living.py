@@ -1,8 +1,11 @@
-"""The living objects of a class, found through the garbage collector. Knows nothing else of tritonprobe."""
+"""The living objects of a class, found by the garbage collector and in modules. Knows nothing else of tritonprobe."""
 
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 
@@ -21,3 +24,12 @@ def instances(*classes: type) -> list[Any]:
             wanted[each] = None
             left += type.__subclasses__(each)
     return [found for found in gc.get_referrers(*wanted) if type(found) in wanted]
+
+
+def in_modules(kind: type) -> Iterator[Any]:
+    """What modules hold by a name, of this class and its subclasses: also what `gc.freeze` hides from the collector."""
+    for module in list(sys.modules.values()):
+        if not issubclass(type(module), ModuleType):
+            continue
+        names = object.__getattribute__(module, "__dict__")  # asking a lazy module itself would load it
+        yield from [value for value in list(names.values()) if issubclass(type(value), kind)]

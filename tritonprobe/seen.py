@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol, TypeAlias
 
+CAPTURE, FIRST_CAPTURE = "capture", "first capture"
+"""What `GpuTimes.begins` is told of: a graph's capture, and the first one of the process."""
+
 Label: TypeAlias = "tuple[str, str]"
 """Kernel and bucket, as the metrics name them."""
 

@@ -18,13 +18,12 @@ from typing import Any
 from tritonprobe.adapter.late_import import LateImport
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.windows import LaunchWindows
-from tritonprobe.seen import Label, Seen
+from tritonprobe.seen import CAPTURE, FIRST_CAPTURE, Label, Seen
 
 log = logging.getLogger("tritonprobe")
 
 GRAPHS = "torch.cuda.graphs"
 MAX_LAUNCHES = 200_000  # kept of one capture
-CAPTURE, FIRST_CAPTURE = "capture", "first capture"
 
 Launch = tuple[tuple[str, int], Label]
 """The function's name and its grid as one number; kernel and bucket."""

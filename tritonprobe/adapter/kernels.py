@@ -13,13 +13,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 from tritonprobe.adapter.inductor_names import MODULES, canonical_name
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS, WARMUPS, Metric
 from tritonprobe.ledger.store import Cell, Ledger
-from tritonprobe.living import instances
+from tritonprobe.living import in_modules, instances
 from tritonprobe.model import Mode
 from tritonprobe.shapes.buckets import BucketMemo, BucketSpec, default_spec
 
@@ -370,15 +370,5 @@ def living_kernels() -> list[Any]:
     """
     from triton.runtime.jit import JITFunction, KernelInterface
 
-    found: dict[int, Any] = {}
-    for module in list(sys.modules.values()):
-        if not issubclass(type(module), ModuleType):
-            continue
-        names = object.__getattribute__(module, "__dict__")  # asking a lazy module itself would load it
-        for value in list(names.values()):
-            if issubclass(type(value), KernelInterface):
-                jit = jit_function(value)
-                if isinstance(jit, JITFunction):
-                    found[id(jit)] = jit
-    found.update((id(jit), jit) for jit in instances(JITFunction))
-    return list(found.values())
+    named = [jit for value in in_modules(KernelInterface) if isinstance(jit := jit_function(value), JITFunction)]
+    return list({id(jit): jit for jit in (*named, *instances(JITFunction))}.values())

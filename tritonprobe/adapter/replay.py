@@ -21,7 +21,7 @@ from tritonprobe.adapter.environment import differences, environment_now
 from tritonprobe.adapter.kernels import jit_function, living_kernels, name_of
 from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.ledger.schema import WARMUPS
-from tritonprobe.living import instances
+from tritonprobe.living import in_modules, instances
 from tritonprobe.shapes.census import Census, Entry, Tuned
 
 if TYPE_CHECKING:
@@ -256,12 +256,4 @@ def living_tuners() -> list[Any]:
     """Every `Autotuner` of the process."""
     from triton.runtime.autotuner import Autotuner
 
-    found: dict[int, Any] = {}
-    for module in list(sys.modules.values()):
-        if not isinstance(getattr(module, "__dict__", None), dict):
-            continue
-        for value in list(object.__getattribute__(module, "__dict__").values()):
-            if issubclass(type(value), Autotuner):
-                found[id(value)] = value
-    found.update((id(tuner), tuner) for tuner in instances(Autotuner))
-    return list(found.values())
+    return list({id(tuner): tuner for tuner in (*in_modules(Autotuner), *instances(Autotuner))}.values())

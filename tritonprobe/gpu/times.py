@@ -22,7 +22,7 @@ from tritonprobe.gpu.clock import Clock, Looked, NeverAgain, NotYet
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.model import GpuSample
-from tritonprobe.seen import Label, LaunchSource
+from tritonprobe.seen import FIRST_CAPTURE, Label, LaunchSource
 
 log = logging.getLogger("tritonprobe")
 
@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 60.0
 and CUPTI must not have left before."""
 STRIKES = 3
 """Windows in a row that failed, after which no more are opened."""
-FORK, FIRST_CAPTURE = "fork", "first capture"
+FORK = "fork"
 LEAVING_SECONDS = 0.5
 """A fork, the first capture of a graph, and the end, wait so long at most for a window that they have just ended."""
 _FOREIGN_PROFILERS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_TRANSPORT_TYPE")
