@@ -63,6 +63,10 @@ def is_whole(cache: Path) -> bool:
     return True
 
 
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 def entries_in(cache: Path) -> int:
     return len(list(cache.glob("*/__grp__*")))
 

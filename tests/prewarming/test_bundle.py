@@ -1,12 +1,8 @@
-"""Bundles: what is packed is what Triton finds elsewhere; what was tampered with changes nothing."""
+"""Bundles: what is packed is what Triton finds elsewhere, and nothing that is there is overwritten."""
 
 from __future__ import annotations
 
-import io
-import json
 import subprocess
-import tarfile
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,63 +12,15 @@ import pytest
 pytest.importorskip("zstandard")
 
 from tests.prewarming import caches
-from tests.prewarming.caches import add_entry, add_result, add_stub, census_of, entries_in, is_whole
-from tritonprobe.prewarming import archive
-from tritonprobe.prewarming import bundle as bundles
+from tests.prewarming.caches import add_entry, census_of, entries_in, everything_in, is_whole
+from tests.prewarming.tampering import edit
 from tritonprobe.prewarming import install as installing
 from tritonprobe.prewarming.bundle import pack, show
 from tritonprobe.prewarming.install import install
 from tritonprobe.prewarming.manifest import BundleError, Manifest
 from tritonprobe.shapes.census import Census
 
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "environment_for", caches.environment_for)
-    monkeypatch.setattr(installing, "environment_for", caches.environment_for)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    """A cache with two kernels, a tuning result and a launcher stub."""
-    folder = tmp_path / "cache"
-    for kernel in ("add", "mul"):
-        add_entry(folder, kernel)
-    add_result(folder, "mul")
-    add_stub(folder, "__triton_launcher")
-    (folder / "tmp.pid_1_x").mkdir()
-    (folder / ".tritonprobe").mkdir()
-    return folder
-
-
-@pytest.fixture
-def bundle(cache: Path, tmp_path: Path) -> str:
-    place = str(tmp_path / "b.tpb")
-    pack(place, cache, census=census_of("add", "mul"))
-    return place
-
-
-@pytest.fixture
-def there(tmp_path: Path) -> Path:
-    return tmp_path / "elsewhere" / "cache"
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> tuple[Path, Path]:
-    pytest.importorskip("cryptography")
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    private = Ed25519PrivateKey.generate()
-    key, public = tmp_path / "key.pem", tmp_path / "pub.pem"
-    pem = serialization.Encoding.PEM
-    key.write_bytes(private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    public.write_bytes(private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
-    return key, public
-
-
-def everything_in(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+pytestmark = pytest.mark.usefixtures("environment")
 
 
 def test_what_is_installed_is_what_was_packed_with_paths_of_its_new_place(
@@ -218,165 +166,6 @@ def test_wrong_signatures_are_refused(
     with pytest.raises(BundleError, match="No such file"):
         install(bundle, there, key=tmp_path / "none.pem")
     assert not there.exists()
-
-
-def members_of(place: str | Path) -> list[tuple[tarfile.TarInfo, bytes]]:
-    with Path(place).open("rb") as file, archive.zstandard().ZstdDecompressor().stream_reader(file) as raw:
-        tar = tarfile.open(fileobj=io.BytesIO(raw.read()))  # noqa: SIM115
-    return [(member, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
-
-
-def edit(
-    place: str | Path,
-    folder: Path,
-    *,
-    manifest: Callable[[dict[str, Any]], dict[str, Any]] = lambda m: m,
-    members: Callable[[list[tuple[tarfile.TarInfo, bytes]]], list[tuple[tarfile.TarInfo, bytes]]] = lambda m: m,
-) -> str:
-    """An edited bundle."""
-    (first, text), *rest = members_of(place)
-    text = json.dumps(manifest(json.loads(text))).encode()
-    first.size = len(text)
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for member, data in [(first, text), *members(rest)]:
-            tar.addfile(member, io.BytesIO(data))
-    edited = folder / "edited.tpb"
-    edited.write_bytes(archive.zstandard().ZstdCompressor().compress(out.getvalue()))
-    return str(edited)
-
-
-def file_of(manifest: dict[str, Any], **change: Any) -> dict[str, Any]:
-    manifest["folders"][0]["files"][0].update(change)
-    return manifest
-
-
-def renamed(name: str) -> Callable[[Any], Any]:
-    def members(found: list[tuple[tarfile.TarInfo, bytes]]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-        for i, (member, data) in enumerate(found):
-            if i == 1:
-                member.name = name
-            yield member, data
-
-    return lambda found: list(members(found))
-
-
-def typed(kind: bytes) -> Callable[[Any], Any]:
-    def members(found: list[tuple[tarfile.TarInfo, bytes]]) -> list[tuple[tarfile.TarInfo, bytes]]:
-        found[1][0].type, found[1][0].linkname, found[1][0].size = kind, "/etc/passwd", 0
-        return found
-
-    return members
-
-
-def extra(found: Any) -> Any:
-    member = tarfile.TarInfo("entries/extra")
-    return [*found, (member, b"")]
-
-
-BAD: list[tuple[str, dict[str, Any], str]] = [
-    (
-        "edited member",
-        {"members": lambda m: [(m[0][0], m[0][1]), (m[1][0], bytes(len(m[1][1]))), *m[2:]]},
-        "digest differs",
-    ),
-    ("wrong digest", {"manifest": lambda m: file_of(m, sha256="0" * 64)}, "its digest differs"),
-    ("wrong size", {"manifest": lambda m: file_of(m, size=5)}, "bytes, and 5 by the manifest"),
-    ("10 GB by manifest", {"manifest": lambda m: file_of(m, size=10 << 30)}, "are allowed"),
-    ("missing member", {"members": lambda m: m[:-1]}, "ends before .*: it is truncated"),
-    ("missing members", {"members": lambda m: []}, "ends before census.json: it is truncated"),
-    ("extra member", {"members": extra}, "'entries/extra' is not in the manifest"),
-    ("path in member", {"members": renamed("../../evil")}, "'../../evil' is not "),
-    ("absolute member", {"members": renamed("/etc/evil")}, "evil' is not "),
-    ("symbolic link", {"members": typed(tarfile.SYMTYPE)}, "is a link or a special file"),
-    ("hard link", {"members": typed(tarfile.LNKTYPE)}, "is a link or a special file"),
-    ("device", {"members": typed(tarfile.CHRTYPE)}, "is a link or a special file"),
-    ("path in manifest", {"manifest": lambda m: file_of(m, name="../evil")}, "'../evil' is not a file's name"),
-    ("absolute in manifest", {"manifest": lambda m: file_of(m, name="/evil")}, "'/evil' is not a file's name"),
-    ("hidden in manifest", {"manifest": lambda m: file_of(m, name=".bashrc")}, "'.bashrc' is not a file's name"),
-    ("executable among entries", {"manifest": lambda m: file_of(m, name="a.so")}, "a.so is executable, and not among"),
-    (
-        "other version",
-        {"manifest": lambda m: {**m, "version": 2}},
-        "bundle version 2: this tritonprobe reads version 1",
-    ),
-    ("other format", {"manifest": lambda m: {**m, "format": "zip"}}, '"format" is not "tritonprobe bundle"'),
-    ("no folders", {"manifest": lambda m: {**m, "folders": 5}}, "folders: expected a list"),
-    (
-        "bad folder",
-        {"manifest": lambda m: {**m, "folders": [{**m["folders"][0], "name": ".."}]}},
-        "is no folder of Triton's",
-    ),
-    ("twice", {"manifest": lambda m: {**m, "folders": [m["folders"][0]] * 2}}, "a folder is there twice"),
-    ("no environment", {"manifest": lambda m: {**m, "environment": {}}}, "environment: expected"),
-]
-
-
-@pytest.mark.parametrize(("change", "says"), [(c, s) for _, c, s in BAD], ids=[name for name, _, _ in BAD])
-def test_bad_bundles_are_named_and_change_nothing(
-    bundle: str, tmp_path: Path, there: Path, change: Any, says: str
-) -> None:
-    add_entry(there, "mine")
-    before = everything_in(there)
-    with pytest.raises(BundleError, match=says):
-        install(edit(bundle, tmp_path, **change), there)
-    assert everything_in(there) == before
-
-
-def test_truncated_bundles_are_named_and_change_nothing(bundle: str, tmp_path: Path, there: Path) -> None:
-    whole = Path(bundle).read_bytes()
-    cut = tmp_path / "cut.tpb"
-    for size in range(0, len(whole) - 1, 97):
-        cut.write_bytes(whole[:size])
-        with pytest.raises(BundleError):
-            install(str(cut), there)
-    assert not there.exists()
-
-
-def test_a_group_that_leads_elsewhere_is_refused(bundle: str, tmp_path: Path, there: Path, cache: Path) -> None:
-    place = cache / caches.folder_of(caches.hash_of("add"))
-    (place / "__grp__add.json").write_text(json.dumps({"child_paths": {"x": str(place / "add.cubin")}}))
-    pack(str(tmp_path / "odd.tpb"), cache)
-    install(str(tmp_path / "odd.tpb"), there)  # a name of its own is fine
-    evil = json.dumps({"child_paths": {"x": "/etc/passwd"}}).encode()
-
-    def members(found: list[tuple[tarfile.TarInfo, bytes]]) -> list[tuple[tarfile.TarInfo, bytes]]:
-        for i, (member, _) in enumerate(found):
-            if "__grp__add" in member.name:
-                member.size = len(evil)
-                found[i] = (member, evil)
-        return found
-
-    def manifest(document: dict[str, Any]) -> dict[str, Any]:
-        import hashlib
-
-        for folder in document["folders"]:
-            for file in folder["files"]:
-                if file["name"].startswith("__grp__add"):
-                    file.update(size=len(evil), sha256=hashlib.sha256(evil).hexdigest())
-        return document
-
-    with pytest.raises(BundleError, match="names a file that is not in its folder"):
-        install(edit(bundle, tmp_path, manifest=manifest, members=members), tmp_path / "third")
-    assert not (tmp_path / "third").exists()
-
-
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, there: Path) -> None:
-    header = tarfile.TarInfo("manifest.json")
-    header.size = 10 << 30
-    head = header.tobuf(tarfile.GNU_FORMAT)
-    bomb = tmp_path / "bomb.tpb"
-    bomb.write_bytes(archive.zstandard().ZstdCompressor().compress(head + bytes(1 << 20)))
-    with pytest.raises(BundleError, match="no file of up to"):
-        install(str(bomb), there)
-    pax = tarfile.TarInfo("x")
-    pax.type, pax.size = tarfile.XHDTYPE, 1 << 33
-    bomb.write_bytes(archive.zstandard().ZstdCompressor().compress(pax.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 24)))
-    with pytest.raises(BundleError, match="header is larger than any"):
-        install(str(bomb), there)
-    bomb.write_bytes(b"not even that")
-    with pytest.raises(BundleError, match="no bundle"):
-        install(str(bomb), there)
 
 
 def test_the_limit_on_contents_can_be_set(bundle: str, there: Path) -> None:

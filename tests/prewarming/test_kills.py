@@ -18,11 +18,8 @@ import pytest
 pytest.importorskip("zstandard")
 
 from tests.conftest import require_tool
-from tests.prewarming import caches
-from tests.prewarming.caches import add_entry, add_result, census_of, entries_in, is_whole
+from tests.prewarming.caches import add_entry, census_of, entries_in, is_whole
 from tests.prewarming.killed import BEGIN
-from tritonprobe.prewarming import bundle as bundles
-from tritonprobe.prewarming import install as installing
 from tritonprobe.prewarming.bundle import pack, show
 from tritonprobe.prewarming.install import install
 from tritonprobe.shapes.census import Census
@@ -31,19 +28,7 @@ CALLS = "write,fsync,rename,renameat,renameat2,link,linkat,mkdir,unlink,unlinkat
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "environment_for", caches.environment_for)
-    monkeypatch.setattr(installing, "environment_for", caches.environment_for)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    folder = tmp_path / "cache"
-    for kernel in ("add", "mul"):
-        add_entry(folder, kernel)
-    add_result(folder, "mul")
-    return folder
+pytestmark = pytest.mark.usefixtures("environment")
 
 
 def strace(what: str, source: Path, target: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,10 @@ words = st.text(max_size=6)
 counts = st.integers(0, 1 << 60)
 texts = st.lists(words, max_size=4).map(lambda found: smallest(tuple(found), ()))
 jsons = st.dictionaries(words, st.integers() | words | st.none(), max_size=2).map(text_of_json)
+calls = st.fixed_dictionaries(
+    {"arguments": st.dictionaries(words, st.integers() | words | st.none(), max_size=2)},
+    optional={"grid": st.lists(st.integers(1, 99), min_size=3, max_size=3)},
+).map(text_of_json)
 environments = st.builds(
     Environment,
     triton=st.sampled_from(["3.6.0", "3.9.0"]),
@@ -40,7 +44,7 @@ entries = st.builds(
     keys=texts,
     buckets=texts,
     configs=texts,
-    calls=st.lists(jsons, max_size=2).map(lambda found: smallest(tuple(found), ())),
+    calls=st.lists(calls, max_size=2).map(lambda found: smallest(tuple(found), ())),
     cold=cold,
     launched=st.booleans(),
     first_ns=counts,
@@ -55,7 +59,7 @@ tunings = st.builds(
     module=words,
     qualname=words,
     source=words,
-    call=jsons,
+    call=calls,
     measured=st.booleans(),
     sessions=st.integers(0, 99),
     ns=counts,

@@ -12,13 +12,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.damage import damaged
 from tests.shapes.censuses import censuses
-from tritonprobe.shapes.census import Census, CensusError, Entry, diff, merge
+from tritonprobe.prewarming.plan import make_plan
+from tritonprobe.shapes.census import MAX_COUNT, Census, CensusError, Entry, Environment, Tuned, diff, merge
 
 
 def entry(kernel: str = "m.add", hash: str = "aa", **more: Any) -> Entry:  # noqa: A002
     fields: dict[str, Any] = {"environment": "e", "module": "m", "qualname": "add", "source": "s", "inputs": "{}"}
     return Entry(kernel, hash, **{**fields, "classes": (("x", "*fp32 %16"),), **more})
+
+
+FULL: dict[str, Any] = json.loads(
+    Census.of(
+        [Environment("3.6.0", "k", "cuda:90", "p", "d", "2.11.0", "3.12.3", (("USE_IR_LOC", "1"),))],
+        [
+            entry(
+                keys=("key",),
+                buckets=("all",),
+                configs=("BLOCK: 32",),
+                calls=('{"arguments":{"n":3},"grid":[1,1,1]}',),
+                cold=(("compile", 2, 7), ("disk", 1, 1)),
+                inputs='{"signature":[["x","*fp32"]],"constexprs":[],"attrs":[],"options":{"num_warps":4}}',
+            ),
+            entry(hash="bb", launched=False, configs=("BLOCK: 64",)),
+        ],
+        [Tuned("m.add", "e", '{"tuple":[3]}', '"BLOCK: 32"', "m", "add", "s", '{"arguments":{"n":3}}', True, 1, 9)],
+        {("m.add", "all"): 3},
+        {"calls": 1},
+    ).text()
+)
+"""A document with something in each of its places."""
+TUNING = FULL["tunings"][0]
 
 
 @given(censuses)
@@ -76,17 +101,31 @@ def test_any_damage_is_refused_or_is_none(census: Census, data: st.DataObject) -
         Census.parse(damaged)
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    ),
-    st.sampled_from(["environments", "entries", "tunings", "launches", "dropped"]),
-)
-def test_any_json_in_any_place_is_taken_or_refused(found: Any, place: str) -> None:
-    document = {**json.loads(Census().text()), place: found}
-    with contextlib.suppress(CensusError):
-        Census.parse(json.dumps(document))
+@given(st.data())
+def test_any_value_in_any_place_is_taken_or_refused(data: st.DataObject) -> None:
+    """What is taken can be merged, compared, planned, and written so that it is read again."""
+    text, said = json.dumps(data.draw(damaged(FULL))), ""
+    try:
+        found = Census.parse(text)
+    except CensusError as error:
+        said, found = str(error), Census()
+    assert len(said) < 500
+    whole = Census.parse(json.dumps(FULL))
+    both = merge(found, whole, found)
+    assert Census.parse(both.text()) == both
+    diff(found, whole)
+    found.weights()
+    plan = make_plan(found, cover=0.9, budget_ns=10**9)
+    assert len(plan.tasks) + len(plan.left_out) + len(plan.unneeded) == len(found.entries)
+
+
+def test_sums_stay_what_a_reader_takes() -> None:
+    most = Census.of(
+        entries=[entry(cold=(("compile", MAX_COUNT, MAX_COUNT),))], launches={("m.add", "all"): MAX_COUNT - 1}
+    )
+    both = merge(most, most)
+    assert Census.parse(both.text()) == both
+    assert both.launches == {("m.add", "all"): MAX_COUNT}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +137,13 @@ def test_any_json_in_any_place_is_taken_or_refused(found: Any, place: str) -> No
         ({"entries": [5]}, r"entries\[0\]: expected an object"),
         ({"launches": {"m.add": {"all": -1}}}, "launches.m.add.all: expected a whole number, 0 or more"),
         ({"launches": {"m.add": {"all": 1.5}}}, "launches.m.add.all: expected a whole number"),
+        ({"launches": {"m.add": {"all": 10**400}}}, "launches.m.add.all: expected a whole number"),
+        ({"launches": {"m" * 5000: {"all": 1}}}, "launches: a name of 5,000 characters, and 4,096 are allowed"),
+        ({"version": True}, "census version True: this tritonprobe reads version 1"),
+        ({"dropped": {"calls": float("nan")}}, "no census: NaN is no number that JSON knows"),
+        ({"tunings": [{**TUNING, "winner": [1]}]}, r"tunings\[0\].winner: expected text"),
+        ({"tunings": [{**TUNING, "call": {"arguments": 1}}]}, r"tunings\[0\].call: expected an object with arguments"),
+        ({"tunings": [{**TUNING, "call": {"grid": "x"}}]}, r"tunings\[0\].call: expected a grid of whole numbers"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_the_place(change: Any, says: str, tmp_path: Path) -> None:

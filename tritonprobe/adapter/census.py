@@ -270,6 +270,6 @@ def _with_grid(call: str, bound: dict[str, Any], grid: list[int]) -> str:
     import json
 
     known = json.loads(call)
-    if "grid" in known or known["arguments"] != json.loads(text_of_json(bound)):
+    if "grid" in known or known.get("arguments") != json.loads(text_of_json(bound)):
         return call
     return text_of_json({**known, "grid": grid})

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tritonprobe.documents import read_json
 from tritonprobe.model import Variant
 
 FOLDER = ".tritonprobe"
@@ -87,6 +88,8 @@ def cache_folder() -> Path | None:
 
 def entry_folder(digest: str) -> str | None:
     """The name of the folder in it that a binary with this hash lies in; None if it is no hash."""
+    if len(digest) != 64:  # SHA-256 in hexadecimal
+        return None
     try:
         return base64.b32encode(bytes.fromhex(digest)).decode().rstrip("=")
     except ValueError:
@@ -124,7 +127,7 @@ def _read(file: Path) -> Parts | None:
     try:
         if file.stat().st_size > MAX_BYTES:
             return None
-        found = json.loads(file.read_text())
+        found = read_json(file.read_bytes())
     except (OSError, ValueError):
         return None
     if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("parts"), dict):

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-MAX_TEXT = 4096
-"""Characters of a text constant; a longer one is no compile input that anybody replays."""
+MAX_TEXT, MAX_BITS, MAX_DEPTH = 4096, 4096, 30
+"""Of a text, a number and nested values; what is beyond them is no compile input that anybody replays, or reads."""
 
 Resolve = Callable[[str, str], Any]
 """Module and qualified name -> the object. Raises LookupError with a sentence."""
@@ -22,18 +22,24 @@ class EncodingError(TypeError):
     """A value that the census has no word for."""
 
 
-def encode(value: Any) -> Any:
-    """Raises EncodingError, or RecursionError."""
-    if value is None or type(value) in (int, bool):
+def encode(value: Any, room: int = MAX_DEPTH) -> Any:
+    """Raises EncodingError."""
+    if value is None or type(value) is bool:
+        return value
+    if type(value) is int:
+        if value.bit_length() > MAX_BITS:
+            raise EncodingError("a number of thousands of digits")
         return value
     if type(value) is str:
         if len(value) > MAX_TEXT:
             raise EncodingError("a text of thousands of characters")
         return value
-    return _spelt_out(value)
+    if not room:
+        raise EncodingError("values nested too deeply")
+    return _spelt_out(value, room - 1)
 
 
-def _spelt_out(value: Any) -> dict[str, Any]:
+def _spelt_out(value: Any, room: int) -> dict[str, Any]:
     from triton import language as tl
     from triton.runtime.jit import JITCallable
 
@@ -49,12 +55,12 @@ def _spelt_out(value: Any) -> dict[str, Any]:
     elif isinstance(value, JITCallable):
         found = {"jit": [value.fn.__module__, value.fn.__qualname__]}
     elif isinstance(value, tl.constexpr):
-        found = {"constexpr": encode(value.value)}
+        found = {"constexpr": encode(value.value, room)}
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         kind = type(value)
-        found = {"namedtuple": [kind.__module__, kind.__qualname__, [encode(item) for item in value]]}
+        found = {"namedtuple": [kind.__module__, kind.__qualname__, [encode(item, room) for item in value]]}
     elif type(value) in (tuple, list):
-        found = {type(value).__name__: [encode(item) for item in value]}
+        found = {type(value).__name__: [encode(item, room) for item in value]}
     else:
         raise EncodingError(f"a {type(value).__module__}.{type(value).__qualname__}")
     return found
@@ -69,7 +75,7 @@ def decode(value: Any, resolve: Resolve) -> Any:
     ((word, content),) = value.items()
     try:
         return _WORDS[word](content, resolve)
-    except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise EncodingError(f"cannot read {str(value)[:60]}: {error}") from None
 
 
@@ -177,7 +183,7 @@ def decode_inputs(
             {tuple(map(int, path)): decode(value, resolve) for path, value in inputs["attrs"]},
             {str(name): decode(value, resolve) for name, value in inputs["options"].items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, EncodingError):
             raise
         raise EncodingError(f"inputs that cannot be read: {error}") from None
@@ -201,5 +207,5 @@ def _described(value: Any) -> Any:
         return {"tensor": tensor}
     try:
         return encode(value)
-    except (EncodingError, RecursionError):
+    except EncodingError:
         return {"other": type(value).__name__}

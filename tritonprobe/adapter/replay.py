@@ -91,7 +91,7 @@ class Replay:
         for name in qualname.split("."):
             try:
                 found = getattr(found, name)
-            except AttributeError:
+            except Exception:  # a module may have a __getattr__
                 raise Stale(f"{module} has no {qualname}") from None
         return found
 
@@ -169,7 +169,8 @@ class Replay:
             raise Stale("the kernel has no autotuner any more")
         try:
             key, winner = decode(json.loads(tuned.key), self.resolve), json.loads(tuned.winner)
-        except EncodingError as error:
+            hash(key)
+        except TypeError as error:  # an EncodingError, too
             raise Stale(str(error)) from None
         fresh = False
         for tuner in tuners:

@@ -143,6 +143,8 @@ def _refusing(place: str = "") -> Iterator[None]:
     except (BundleError, CensusError, SettingError) as error:
         text = str(error)
         raise BadInput(text if not place or text.startswith(place) else f"{place}: {text}") from None
+    except OSError as error:  # a folder in the cache that cannot be read
+        raise BadInput(f"{error.filename}: {error.strerror}") from None
 
 
 def _folder(named: Path | None) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import urllib.error
 import urllib.request
 
@@ -11,6 +10,7 @@ import click
 
 from tritonprobe.cli.group import BadInput, Complaint
 from tritonprobe.cli.serve import served_at
+from tritonprobe.documents import read_json
 
 TIMEOUT = 5.0
 
@@ -52,7 +52,7 @@ def _ask(url: str) -> tuple[int, dict[str, object]]:
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no URL
         raise Complaint(f"not ready: {url} does not answer ({getattr(error, 'reason', error)})") from None
     try:
-        said = json.loads(body)
+        said = read_json(body)
     except ValueError:
         said = None
     if not isinstance(said, dict) or "ready" not in said:

@@ -141,7 +141,7 @@ def _named() -> Iterator[None]:
     """tar's and Zstandard's errors as ours."""
     try:
         yield
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
         raise BundleError(f"no bundle, or a truncated one ({error})") from None
     except zstandard().ZstdError as error:
         raise BundleError(f"no bundle, or a damaged one ({error})") from None

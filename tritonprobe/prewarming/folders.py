@@ -7,6 +7,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+from tritonprobe.documents import read_json
 from tritonprobe.prewarming.manifest import BundleError, File, Folder, Kind, check_name, is_executable
 
 GROUP = "__grp__"
@@ -57,7 +58,7 @@ def portable(path: Path) -> bytes:
 
 def group_of(data: bytes, at: str) -> dict[str, str]:
     try:
-        group = json.loads(data)["child_paths"]
+        group = read_json(data)["child_paths"]
         if not all(isinstance(place, str) for place in group.values()):
             raise TypeError
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -77,7 +78,7 @@ def made_for(path: Path) -> str | None:
     for file in path.glob("*.json"):
         if not file.name.startswith(GROUP):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                target = json.loads(file.read_bytes())["target"]
+                target = read_json(file.read_bytes())["target"]
                 return f"{target['backend']}:{target['arch']}"
     return None
 
@@ -92,7 +93,7 @@ def differs(there: Path, ours: Path) -> bool:
 def _without_paths(data: bytes) -> object:
     """Metadata without the place that Triton was installed at; anything else as it is."""
     try:
-        found = json.loads(data)
+        found = read_json(data)
     except ValueError:
         return data
     return {k: v for k, v in found.items() if k != "extern_libs"} if isinstance(found, dict) else found

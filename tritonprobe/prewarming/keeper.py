@@ -10,15 +10,16 @@ from __future__ import annotations
 import atexit
 import fcntl
 import hashlib
-import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tritonprobe.documents import read_json
 from tritonprobe.files import write_whole
 from tritonprobe.forks import tell_in_child
 from tritonprobe.model import ColdCall, Event
@@ -28,6 +29,7 @@ from tritonprobe.shapes.census_json import pieces
 log = logging.getLogger("tritonprobe")
 
 PATTERN = "census-*.json"
+_IS_CENSUS = re.compile(r"census-[0-9]+-[0-9]+\.json").fullmatch
 FOLDED, LOCK = "census-folded.json", "census.lock"
 MANY = 64
 """Files above which those of dead processes are folded into one."""
@@ -144,8 +146,10 @@ def _merged(paths: Iterator[Path]) -> Census:
 def _folded(directory: Path) -> set[str]:
     """Files that are in the folded one, and may still be there."""
     with suppress(OSError, ValueError):
-        names = json.loads((directory / FOLDED).read_bytes()).get("folded")
-        return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+        document = read_json((directory / FOLDED).read_bytes())
+        names = document.get("folded") if isinstance(document, dict) else None
+        # Only files of its own kind beside it: they are removed.
+        return {n for n in names if isinstance(n, str) and _IS_CENSUS(n)} if isinstance(names, list) else set()
     return set()
 
 

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from tritonprobe.documents import read_json
 from tritonprobe.shapes.census import CensusError, Environment
 from tritonprobe.shapes.census_json import environment_from, environment_to
 
 FORMAT = "tritonprobe bundle"
 VERSION = 1
 MAX_MANIFEST = 64 << 20
+MAX_FILE = (1 << 63) - 1
+"""Bytes of a file that a manifest may claim: more than any disk has."""
 CENSUS = "census.json"
 
 Kind = Literal["entries", "autotune", "executables"]
@@ -93,14 +96,16 @@ class Manifest:
     def parse(cls, text: bytes) -> Manifest:
         """Raises BundleError."""
         try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
-            raise BundleError("no bundle: its manifest is no JSON") from None
+            document = read_json(text)
+        except ValueError as error:
+            raise BundleError(f"no bundle: its manifest is no JSON ({error})") from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise BundleError(f'no bundle: the manifest\'s "format" is not "{FORMAT}"')
-        if document.get("version") != VERSION:
-            found = str(document.get("version"))[:20]
-            raise BundleError(f"bundle version {found}: this tritonprobe reads version {VERSION}; update it")
+        version = document.get("version")
+        if version != VERSION or type(version) is not int:  # true is 1 to Python
+            raise BundleError(
+                f"bundle version {str(version)[:20]}: this tritonprobe reads version {VERSION}; update it"
+            )
         try:
             environment = environment_from("environment", document.get("environment"))
         except CensusError as error:
@@ -163,7 +168,7 @@ def _file(at: str, row: Any) -> File:
     if not isinstance(row, dict):
         raise BundleError(f"manifest: {at}: expected an object")
     size, digest = row.get("size"), row.get("sha256")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_FILE:
         raise BundleError(f"manifest: {at}.size: expected a whole number")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise BundleError(f"manifest: {at}.sha256: expected a digest")

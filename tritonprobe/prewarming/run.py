@@ -28,6 +28,8 @@ log = logging.getLogger("tritonprobe")
 MAX_THREADS = 16
 GRACE_SECONDS = 10.0
 """What is under way at the deadline, or at Ctrl-C, gets to finish in."""
+MAX_SHOWN = 200
+"""Characters of an error, or of a key, in a reason."""
 Progress = Callable[[int, int, str], None]
 """Told of variants done, of all that are planned, and of the kernel that was done last."""
 
@@ -177,7 +179,6 @@ class _Run:
 
     def take_over(self, census: Census, workers: int, tuning: Tuning | None) -> None:
         """Gives tuners their recorded winners; with a `tuning`, those that have none here choose."""
-        from tritonprobe.adapter.replay import Stale
         from tritonprobe.adapter.trials import tune
 
         for tuned in winners(census):
@@ -191,8 +192,8 @@ class _Run:
                     with ThreadPoolExecutor(workers, "tritonprobe-prewarm", self._go_there or (lambda: None)) as pool:
                         self._replay.chose(tune(self._replay, census, tuned, pool))
                     self._result.winners += 1
-            except Stale as stale:
-                self._result.skipped.append(Skipped(f"{tuned.kernel} (winner for {tuned.key})", str(stale)))
+            except Exception as error:
+                self._result.skipped.append(_skipped(f"{tuned.kernel} (winner for {tuned.key[:MAX_SHOWN]})", error))
 
     def _one(self, entries: list[Entry]) -> list[bool]:
         loads_here = self._go_there is not None
@@ -216,18 +217,13 @@ class _Run:
         return bool(done) or not self._late()
 
     def _account(self, future: Future[list[bool]], entries: list[Entry], total: int) -> None:
-        from tritonprobe.adapter.replay import Stale
-
         self._done += len(entries)
         try:
             fresh = future.result()
             if self._go_there is None:
                 fresh = [self._replay.replay(entry) or was for entry, was in zip(entries, fresh, strict=True)]
-        except Stale as stale:
-            self._result.skipped.append(Skipped(entries[0].kernel, str(stale)))
         except Exception as error:
-            said = str(error).strip().partition("\n")[0][:200]
-            self._result.skipped.append(Skipped(entries[0].kernel, f"{type(error).__name__}: {said}"))
+            self._result.skipped.append(_skipped(entries[0].kernel, error))
         else:
             self._result.replayed += sum(fresh)
             self._result.there_before += len(fresh) - sum(fresh)
@@ -238,8 +234,6 @@ class _Run:
 
 def _ready_to_go(plan: Plan, replay: Replay, result: Prewarmed) -> Iterator[list[Entry]]:
     """The plan's entries in their order, those of one binary together; stale ones are named and left out."""
-    from tritonprobe.adapter.replay import Stale
-
     alike: dict[str, list[Task]] = {}
     for task in plan.tasks:
         alike.setdefault(task.entry.hash, []).append(task)
@@ -249,10 +243,19 @@ def _ready_to_go(plan: Plan, replay: Replay, result: Prewarmed) -> Iterator[list
             try:
                 replay.prepare(task.entry)
                 good.append(task.entry)
-            except Stale as stale:
-                result.skipped.append(Skipped(task.entry.kernel, str(stale)))
+            except Exception as error:
+                result.skipped.append(_skipped(task.entry.kernel, error))
         if good:
             yield good
+
+
+def _skipped(what: str, error: Exception) -> Skipped:
+    """Whatever comes of one entry, the others are replayed: a census is a file, and may say anything."""
+    from tritonprobe.adapter.replay import Stale
+
+    if isinstance(error, Stale):
+        return Skipped(what, str(error))
+    return Skipped(what, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:MAX_SHOWN]}")
 
 
 def _on_disk() -> Callable[[Entry], bool]:

@@ -14,10 +14,10 @@ from tritonprobe.prewarming.manifest import BundleError
 
 def sign(data: bytes, key: Path) -> bytes:
     """Raises BundleError if there is no such key."""
-    serialization, ed25519, _ = _library()
+    serialization, ed25519, _, unsupported = _library()
     try:
         private = serialization.load_pem_private_key(_read(key), password=None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, unsupported) as error:
         raise BundleError(f"{key}: no private key in PEM without a password ({error})") from None
     if not isinstance(private, ed25519.Ed25519PrivateKey):
         raise BundleError(f"{key}: not an Ed25519 key; make one with: openssl genpkey -algorithm ed25519")
@@ -26,10 +26,10 @@ def sign(data: bytes, key: Path) -> bytes:
 
 def verify(data: bytes, signature: bytes | None, key: Path) -> None:
     """Raises BundleError unless `signature` is that of `data` by the owner of the public `key`."""
-    serialization, ed25519, invalid = _library()
+    serialization, ed25519, invalid, unsupported = _library()
     try:
         public = serialization.load_pem_public_key(_read(key))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, unsupported) as error:
         raise BundleError(f"{key}: no public key in PEM ({error})") from None
     if not isinstance(public, ed25519.Ed25519PublicKey):
         raise BundleError(f"{key}: not an Ed25519 key")
@@ -41,14 +41,14 @@ def verify(data: bytes, signature: bytes | None, key: Path) -> None:
         raise BundleError(f"the signature is not by the owner of {key}, or the manifest was changed") from None
 
 
-def _library() -> tuple[Any, Any, type[Exception]]:
+def _library() -> tuple[Any, Any, type[Exception], type[Exception]]:
     try:
-        from cryptography.exceptions import InvalidSignature
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ModuleNotFoundError:
         raise BundleError("signatures need cryptography: pip install 'tritonprobe[bundle]'") from None
-    return serialization, ed25519, InvalidSignature
+    return serialization, ed25519, InvalidSignature, UnsupportedAlgorithm
 
 
 def _read(path: Path) -> bytes:

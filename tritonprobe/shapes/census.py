@@ -19,6 +19,9 @@ from tritonprobe.files import write_whole
 MAX_KEYS = 8
 """In-memory keys, buckets, configurations and calls kept of one variant: the smallest, so that order plays no part."""
 
+MAX_COUNT = (1 << 63) - 1
+"""What counts and times add up to at the most, so that every reader of JSON can take them."""
+
 Cold = tuple[tuple[str, int, int], ...]
 """Cold calls by the tier they came to: (tier, how many, nanoseconds without the process's one-time work)."""
 Texts = tuple[str, ...]
@@ -117,8 +120,8 @@ class Tuned:
         return replace(
             one,
             measured=self.measured or other.measured,
-            sessions=self.sessions + other.sessions,
-            ns=self.ns + other.ns,
+            sessions=_sum(self.sessions, other.sessions),
+            ns=_sum(self.ns, other.ns),
             first_ns=min(self.first_ns, other.first_ns),
             last_ns=max(self.last_ns, other.last_ns),
         )
@@ -199,9 +202,9 @@ def merge(*censuses: Census) -> Census:
     dropped: dict[str, int] = {}
     for census in censuses:
         for place, n in census.launches.items():
-            launches[place] = launches.get(place, 0) + n
+            launches[place] = _sum(launches.get(place, 0), n)
         for what, n in census.dropped.items():
-            dropped[what] = dropped.get(what, 0) + n
+            dropped[what] = _sum(dropped.get(what, 0), n)
     return Census(
         _gathered((k, e) for census in censuses for k, e in census.environments.items()),
         _gathered((k, e) for census in censuses for k, e in census.entries.items()),
@@ -270,5 +273,9 @@ def _added(one: Cold, other: Cold) -> Cold:
     total: dict[str, tuple[int, int]] = {}
     for tier, count, ns in (*one, *other):
         before = total.get(tier, (0, 0))
-        total[tier] = (before[0] + count, before[1] + ns)
+        total[tier] = (_sum(before[0], count), _sum(before[1], ns))
     return tuple((tier, *total[tier]) for tier in sorted(total))
+
+
+def _sum(one: int, other: int) -> int:
+    return min(MAX_COUNT, one + other)

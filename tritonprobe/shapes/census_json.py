@@ -10,14 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tritonprobe.documents import read_json
 from tritonprobe.files import is_special
 from tritonprobe.model import TIERS
-from tritonprobe.shapes.census import Census, CensusError, Entry, Environment, Texts, Tuned, smallest
+from tritonprobe.shapes.census import MAX_COUNT, Census, CensusError, Entry, Environment, Texts, Tuned, smallest
 
 FORMAT = "tritonprobe census"
 VERSION = 1
 MAX_FILE = 1 << 28
 """Bytes of a file that is read at all: a merge of many processes, and far more than one of them may have."""
+MAX_NAME = 4096
+"""Characters of a name: of a kernel, a module, a bucket, a digest."""
 
 
 def load(path: Path) -> Census:
@@ -40,9 +43,7 @@ def load(path: Path) -> Census:
 def parse(found: str | bytes) -> Census:
     """Raises CensusError."""
     try:
-        document = json.loads(found)
-    except RecursionError:
-        raise CensusError("no census: nested too deeply") from None
+        document = read_json(found)
     except ValueError as error:
         raise CensusError(f"no census: {error}") from None
     return _Reader(document).census()
@@ -139,7 +140,7 @@ class _Reader:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CensusError(f'no census: "format" is not "{FORMAT}"')
         version = document.get("version")
-        if version != VERSION:
+        if version != VERSION or type(version) is not int:  # true is 1 to Python
             raise CensusError(
                 f"census version {str(version)[:20]}: this tritonprobe reads version {VERSION}; upgrade it"
             )
@@ -151,12 +152,12 @@ class _Reader:
             [self._entry(at, e) for at, e in self._rows("entries")],
             [self._tuned(at, t) for at, t in self._rows("tunings")],
             {
-                (kernel, bucket): _whole(f"launches.{kernel}.{bucket}", n)
+                (_name("launches", kernel), _name("launches", bucket)): _whole(f"launches.{kernel}.{bucket}", n)
                 for kernel, buckets in self._table(self._document, "launches", "launches").items()
                 for bucket, n in self._table({"_": buckets}, "_", f"launches.{kernel}").items()
             },
             {
-                what: _whole(f"dropped.{what}", n)
+                _name("dropped", what): _whole(f"dropped.{what}", n)
                 for what, n in self._table(self._document, "dropped", "dropped").items()
             },
         )
@@ -174,7 +175,7 @@ class _Reader:
     def _table(row: dict[str, Any], name: str, at: str) -> dict[str, Any]:
         table = row.get(name)
         if not isinstance(table, dict):
-            raise CensusError(f"{at}: expected an object")
+            raise CensusError(f"{at[:200]}: expected an object")
         return table
 
     def _entry(self, at: str, row: dict[str, Any]) -> Entry:
@@ -182,18 +183,18 @@ class _Reader:
         if not isinstance(calls, list) or not isinstance(row.get("inputs"), dict):
             raise CensusError(f"{at}: expected inputs, an object, and calls, a list")
         return Entry(
-            kernel=_text(at, row, "kernel"),
-            hash=_text(at, row, "hash"),
-            environment=_text(at, row, "environment"),
-            module=_text(at, row, "module"),
-            qualname=_text(at, row, "qualname"),
-            source=_text(at, row, "source"),
+            kernel=_named(at, row, "kernel"),
+            hash=_named(at, row, "hash"),
+            environment=_named(at, row, "environment"),
+            module=_named(at, row, "module"),
+            qualname=_named(at, row, "qualname"),
+            source=_named(at, row, "source"),
             inputs=_json(at, row["inputs"]),
             classes=_pairs(at, row, "classes"),
             keys=_texts(at, row, "keys"),
-            buckets=_texts(at, row, "buckets"),
+            buckets=tuple(_name(f"{at}.buckets", bucket) for bucket in _texts(at, row, "buckets")),
             configs=_texts(at, row, "configs"),
-            calls=smallest(tuple(_json(at, call) for call in calls), ()),
+            calls=smallest(tuple(_call(f"{at}.calls", call) for call in calls), ()),
             cold=tuple(self._cold(at, row)),
             launched=_flag(at, row, "launched"),
             first_ns=_whole(f"{at}.first_ns", row.get("first_ns")),
@@ -211,14 +212,14 @@ class _Reader:
     @staticmethod
     def _tuned(at: str, row: dict[str, Any]) -> Tuned:
         return Tuned(
-            kernel=_text(at, row, "kernel"),
-            environment=_text(at, row, "environment"),
-            module=_text(at, row, "module"),
-            qualname=_text(at, row, "qualname"),
-            source=_text(at, row, "source"),
-            key=_json(at, row.get("key")),
-            winner=_json(at, row.get("winner")),
-            call=_json(at, row.get("call")),
+            kernel=_named(at, row, "kernel"),
+            environment=_named(at, row, "environment"),
+            module=_named(at, row, "module"),
+            qualname=_named(at, row, "qualname"),
+            source=_named(at, row, "source"),
+            key=_json(f"{at}.key", row.get("key")),
+            winner=_json(f"{at}.winner", _text(at, row, "winner")),
+            call=_call(f"{at}.call", row.get("call")),
             measured=_flag(at, row, "measured"),
             sessions=_whole(f"{at}.sessions", row.get("sessions")),
             ns=_whole(f"{at}.ns", row.get("ns")),
@@ -235,14 +236,14 @@ def environment_from(at: str, row: Any) -> Environment:
     if torch is not None and not isinstance(torch, str):
         raise CensusError(f"{at}.torch: expected text or null")
     return Environment(
-        triton=_text(at, row, "triton"),
-        triton_key=_text(at, row, "triton_key"),
-        target=_text(at, row, "target"),
-        ptxas=_text(at, row, "ptxas"),
-        device=_text(at, row, "device"),
-        torch=torch,
-        python=_text(at, row, "python"),
-        variables=tuple(sorted((name, _text(at, variables, name)) for name in variables)),
+        triton=_named(at, row, "triton"),
+        triton_key=_named(at, row, "triton_key"),
+        target=_named(at, row, "target"),
+        ptxas=_named(at, row, "ptxas"),
+        device=_named(at, row, "device"),
+        torch=None if torch is None else _name(f"{at}.torch", torch),
+        python=_named(at, row, "python"),
+        variables=tuple(sorted((_name(at, name), _named(at, variables, name)) for name in variables)),
     )
 
 
@@ -264,6 +265,16 @@ def _text(at: str, row: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def _named(at: str, row: Mapping[str, Any], name: str) -> str:
+    return _name(f"{at}.{name}", _text(at, row, name))
+
+
+def _name(at: str, name: str) -> str:
+    if len(name) > MAX_NAME:
+        raise CensusError(f"{at}: a name of {len(name):,} characters, and {MAX_NAME:,} are allowed")
+    return name
+
+
 def _texts(at: str, row: dict[str, Any], name: str) -> Texts:
     value = row.get(name)
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
@@ -279,13 +290,23 @@ def _flag(at: str, row: dict[str, Any], name: str) -> bool:
 
 
 def _whole(at: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise CensusError(f"{at}: expected a whole number, 0 or more")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise CensusError(f"{at[:200]}: expected a whole number, 0 or more, of at most 63 bits")
     return value
+
+
+def _call(at: str, value: Any) -> str:
+    """A call: `arguments` by name, and the `grid` if it was launched."""
+    if not isinstance(value, dict) or not isinstance(value.get("arguments", {}), dict):
+        raise CensusError(f"{at}: expected an object with arguments, an object")
+    grid = value.get("grid", [])
+    if not isinstance(grid, list) or not all(isinstance(n, int) for n in grid):
+        raise CensusError(f"{at}: expected a grid of whole numbers")
+    return _json(at, value)
 
 
 def _json(at: str, value: Any) -> str:
     try:
         return text_of_json(value)
-    except (ValueError, RecursionError):
-        raise CensusError(f"{at}: not a number that JSON knows, or nested too deeply") from None
+    except ValueError:  # 1e999 is infinite to Python
+        raise CensusError(f"{at}: not a number that JSON knows") from None
