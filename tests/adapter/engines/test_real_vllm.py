@@ -30,6 +30,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.triton_utils import jit_monitor
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -111,6 +112,23 @@ def asking(name: str, prompt: int = 8, tokens: int = 3) -> Request:
     params.update_from_generation_config({}, 2)
     return Request(
         request_id=name, prompt_token_ids=list(range(3, 3 + prompt)), sampling_params=params, pooling_params=None
+    )
+
+
+def sent(name: str, trace_headers: dict[str, str] | None = None) -> EngineCoreRequest:
+    """As the API server sends it."""
+    like = asking(name)
+    return EngineCoreRequest(
+        request_id=name,
+        prompt_token_ids=like.prompt_token_ids,
+        mm_features=None,
+        sampling_params=like.sampling_params,
+        pooling_params=None,
+        arrival_time=time.time(),
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+        trace_headers=trace_headers,
     )
 
 
@@ -209,6 +227,49 @@ def test_a_stall_in_a_step_is_charged_to_the_requests_of_that_step_and_to_no_oth
     assert exposed["early"] == exposed["late"] == stall.wall_ns
     assert exposed["after"] == 0
     assert {cost.id: cost.before.queued_ns for cost in watched.requests}["after"] == 0
+
+
+def test_a_request_that_comes_while_a_step_stalls_has_waited_since_then(watched, config) -> None:
+    """vLLM's input thread has it; the loop takes it in after the step."""
+
+    class Busy(Executor):
+        def execute_model(self, output: Any, non_block: bool = False) -> Any:
+            if len(self.scheduled) == 1:
+                with tritonprobe.cold_call("planted", kind="jit"):
+                    time.sleep(0.02)
+                    self.came = time.monotonic_ns()
+                    self.late = engine.preprocess_add_request(sent("late"))[0]
+                    time.sleep(0.03)
+            return super().execute_model(output, non_block)
+
+    engine = core(config, executor := Busy())
+    engine.request_block_hasher = engine.mm_receiver_cache = None
+    engine.add_request(asking("early", tokens=4))
+    engine.step_fn()
+    engine.step_fn()
+    engine.add_request(executor.late)
+    run(engine)
+    (stall,) = [call for call in watched.cold_calls if call.kernel == "planted"]
+    late = {cost.id: cost for cost in watched.requests}["late"]
+    assert late.before.queued_ns == pytest.approx(stall.end_ns - executor.came, abs=5e6)
+    assert late.before.queued_ns == stall.end_ns - late.start_ns
+    assert late.before.in_batch_ns == late.after.in_batch_ns == 0
+    assert not vllm_steps(watched)._arrived
+    assert total_of(watched, "errors_total") == 0
+
+
+def test_a_request_that_vllm_refuses_or_that_we_leave_behind_is_no_fault(watched, config) -> None:
+    engine = core(config, Executor())
+    engine.request_block_hasher = engine.mm_receiver_cache = None
+    with pytest.raises(AttributeError):
+        engine.preprocess_add_request(SimpleNamespace(request_id="refused", mm_features=None))
+    assert not vllm_steps(watched)._arrived
+    made, _ = engine.preprocess_add_request(sent("left"))
+    tritonprobe.uninstrument()
+    engine.add_request(made)
+    run(engine)
+    assert [(cost.id, cost.error) for cost in watched.requests] == [("left", "unwatched")]
+    assert total_of(watched, "errors_total") == 0
 
 
 def test_an_aborted_request_ends_with_its_reason(watched, config) -> None:

@@ -53,6 +53,7 @@ class Vllm:
                 Part("ready", _MONITOR, self._patch_monitor),
                 Part("health", "vllm.v1.engine.async_llm", self._patch_server),
                 Part("steps", "vllm.v1.core.sched.scheduler", self._steps.install),
+                Part("arrivals", "vllm.v1.engine.core", self._steps.install_arrivals),
                 Part("ranks", "vllm.v1.worker.worker_base", self._patch_worker),
                 Part("core", "vllm.v1.engine.core", self._patch_core),
                 Part("sampler", "vllm.v1.sample.ops.topk_topp_sampler", self._patch_sampler),

@@ -1,9 +1,10 @@
-"""vLLM's requests and steps, as its scheduler decides them. Touches `Scheduler` of the engine core.
+"""vLLM's requests and steps, as its scheduler decides them. Touches `Scheduler` and `EngineCore`.
 
 A step is open from `schedule()` to the `update_from_output()` that gets the same scheduler output back. With
 asynchronous scheduling, and with pipeline batches, several are open at a time and overlap; each has its own requests.
 Steps in a row that work on the same requests, as most do that decode, are one: a step then costs next to nothing. A
-request begins when the engine core gets it, so what the API server did before is not in its times.
+request begins when the engine core's socket gets it, be its loop in a step or not; what the API server did before is
+not in its times.
 
 The step's id travels to the workers in the scheduler output, as one more attribute: what stalls there is charged to the
 requests of that step here.
@@ -63,6 +64,7 @@ class Steps:
         self._host = host
         self._on = False
         self._requests: dict[str, _Request] = {}
+        self._arrived: dict[str, LiveRequest] = {}  # those that the scheduler does not have yet
         self._awaited: set[str] = set()  # requests without a token so far
         self._freed: list[tuple[str, str | None]] = []  # requests that ended, each with its error
         self._ids: list[str] = []  # of the requests of the current run
@@ -86,6 +88,12 @@ class Steps:
         patches.replace(scheduler, "_free_request", self._free_request)
         self._on = True
 
+    def install_arrivals(self, patches: Patches, module: Any) -> None:
+        """Requests begin when they arrive, not when the engine core's loop, which may be in a stall, takes them in."""
+        core = module.EngineCore
+        expect(core.preprocess_add_request, "self", "request")
+        patches.replace(core, "preprocess_add_request", self._preprocess_add_request)
+
     def forget(self) -> None:
         """Everything was taken back: what is under way is not watched to its end, and its times end here."""
         self._on = False
@@ -95,8 +103,22 @@ class Steps:
         self._open.clear()
         self._freed.clear()
         self._awaited.clear()
+        while self._arrived:
+            self._arrived.popitem()[1].finish("unwatched")
         while self._requests:
             self._requests.popitem()[1].finish("unwatched")
+
+    def _preprocess_add_request(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Runs in a thread of its own, while the engine core's loop is in a step."""
+
+        @functools.wraps(original)
+        def preprocess_add_request(core: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(core, request, *args, **kwargs)  # which raises if the request is refused
+            if self._on:
+                self._guarded(self._arrive, core, request.request_id)
+            return result
+
+        return preprocess_add_request
 
     def _add_request(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -160,10 +182,15 @@ class Steps:
         except Exception:
             self._host.fault("vllm_steps")
 
+    def _arrive(self, core: Any, name: str) -> None:
+        if name not in self._requests and name not in self._arrived:  # else a further chunk of a streamed input
+            self._arrived[name] = self._host.live.request(name, model=_model(core))
+
     def _begin(self, scheduler: Any, request: Any) -> None:
         name = request.request_id
-        if name not in self._requests:  # a further chunk of a streamed input is no new request
-            self._requests[name] = _Request(self._host.live.request(name, model=_model(scheduler)), request)
+        live = self._arrived.pop(name, None)
+        if name not in self._requests:
+            self._requests[name] = _Request(live or self._host.live.request(name, model=_model(scheduler)), request)
             self._awaited.add(name)
 
     def _start(self, output: Any) -> None:
@@ -222,6 +249,6 @@ class Steps:
                 request.finish(error)
 
 
-def _model(scheduler: Any) -> str:
+def _model(owner: Any) -> str:
     """The model's name as vLLM's own metrics have it."""
-    return str(scheduler.vllm_config.model_config.served_model_name)
+    return str(owner.vllm_config.model_config.served_model_name)
