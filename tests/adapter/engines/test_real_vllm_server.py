@@ -129,7 +129,9 @@ def test_every_process_says_what_was_attached_and_ready_is_said_once(served: Ser
     said = "\n".join(served.said())
     for rank in range(served.ranks):
         assert f"worker of rank {rank}: kernels and cold calls, and " in said
-    assert re.search(r"vLLM 0\.21\.\d+, engine core: kernels and cold calls, and arrivals, core, .*ranks, .*steps", said)
+    assert re.search(
+        r"vLLM 0\.21\.\d+, engine core: kernels and cold calls, and arrivals, core, .*ranks, .*steps", said
+    )
     assert re.search(r"vLLM 0\.21\.\d+, API server: kernels and cold calls, and arrivals, core, health, ranks", said)
     assert said.count("ready, for vLLM's warm-up has ended; ") == said.count("ready, for ") == 1
     assert f"{served.ranks} compile" in said or "disk hit" in said
