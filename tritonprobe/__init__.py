@@ -11,12 +11,14 @@ Importing this imports neither triton nor torch.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 from tritonprobe._version import __version__
 from tritonprobe.model import GpuSample
 from tritonprobe.op import op
+from tritonprobe.plain import PLAIN_LOG
 from tritonprobe.probe import instrument, probe, uninstrument
 from tritonprobe.runtime import configure, current
 from tritonprobe.settings import SettingError, Settings
@@ -57,6 +59,8 @@ __all__ = [
     "step",
     "uninstrument",
 ]
+
+logging.getLogger("tritonprobe").addFilter(PLAIN_LOG)
 
 
 def request(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from tritonprobe.model import ColdCall
+from tritonprobe.plain import plain
 
 log = logging.getLogger("tritonprobe")
 
@@ -30,6 +31,6 @@ class Incidents:
         why = "; ".join(cold.reasons) or "no reason known"
         line = f"{cold.kernel} {cold.bucket} was cold after ready: {cold.tier}, {cold.wall_ns / 1e6:.1f} ms, {why}"
         if self._raises:
-            raise ColdAfterReady(line)
+            raise ColdAfterReady(plain(line))
         if self._seen <= LINES:
             log.warning("tritonprobe: %s%s", line, "; later ones are only counted" if self._seen == LINES else "")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from tritonprobe.adapter.device import compile_only
 from tritonprobe.model import ColdCall, Event
+from tritonprobe.plain import plain
 from tritonprobe.runtime import current
 
 __all__ = ["capture_cold_calls", "compile_only", "no_cold_calls"]
@@ -40,4 +41,4 @@ def no_cold_calls() -> Iterator[None]:
         yield
     if calls:
         lines = [f"{c.kernel} {c.bucket}: {c.tier}, {c.wall_ns / 1e6:.1f} ms, {'; '.join(c.reasons)}" for c in calls]
-        raise AssertionError(f"{len(calls)} cold calls where none was allowed:\n" + "\n".join(lines))
+        raise AssertionError(f"{len(calls)} cold calls where none was allowed:\n" + "\n".join(map(plain, lines)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from hypothesis import strategies as st
 
 from tritonprobe.model import TIERS
@@ -74,3 +77,31 @@ censuses = st.builds(
     st.dictionaries(st.tuples(names, words), st.integers(1, 1 << 60), max_size=4),
     st.dictionaries(st.sampled_from(["variants", "calls"]), st.integers(1, 99), max_size=2),
 )
+
+FULL: dict[str, Any] = json.loads(
+    Census.of(
+        [Environment("3.6.0", "k", "cuda:90", "p", "d", "2.11.0", "3.12.3", (("USE_IR_LOC", "1"),))],
+        [
+            Entry(
+                kernel="m.add",
+                hash="aa",
+                environment="e",
+                module="m",
+                qualname="add",
+                source="s",
+                inputs='{"signature":[["x","*fp32"]],"constexprs":[],"attrs":[],"options":{"num_warps":4}}',
+                classes=(("x", "*fp32 %16"),),
+                keys=("key",),
+                buckets=("all",),
+                configs=("BLOCK: 32",),
+                calls=('{"arguments":{"n":3},"grid":[1,1,1]}',),
+                cold=(("compile", 2, 7), ("disk", 1, 1)),
+            ),
+            Entry("m.add", "bb", "e", "m", "add", "s", "{}", (), configs=("BLOCK: 64",), launched=False),
+        ],
+        [Tuned("m.add", "e", '{"tuple":[3]}', '"BLOCK: 32"', "m", "add", "s", '{"arguments":{"n":3}}', True, 1, 9)],
+        {("m.add", "all"): 3},
+        {"calls": 1},
+    ).text()
+)
+"""A document with something in each of its places."""

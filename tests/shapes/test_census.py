@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.damage import damaged
-from tests.shapes.censuses import censuses
+from tests.shapes.censuses import FULL, censuses
 from tritonprobe.prewarming.plan import make_plan
-from tritonprobe.shapes.census import MAX_COUNT, Census, CensusError, Entry, Environment, Tuned, diff, merge
+from tritonprobe.shapes.census import MAX_COUNT, Census, CensusError, Entry, diff, merge
 
 
 def entry(kernel: str = "m.add", hash: str = "aa", **more: Any) -> Entry:  # noqa: A002
@@ -23,26 +23,6 @@ def entry(kernel: str = "m.add", hash: str = "aa", **more: Any) -> Entry:  # noq
     return Entry(kernel, hash, **{**fields, "classes": (("x", "*fp32 %16"),), **more})
 
 
-FULL: dict[str, Any] = json.loads(
-    Census.of(
-        [Environment("3.6.0", "k", "cuda:90", "p", "d", "2.11.0", "3.12.3", (("USE_IR_LOC", "1"),))],
-        [
-            entry(
-                keys=("key",),
-                buckets=("all",),
-                configs=("BLOCK: 32",),
-                calls=('{"arguments":{"n":3},"grid":[1,1,1]}',),
-                cold=(("compile", 2, 7), ("disk", 1, 1)),
-                inputs='{"signature":[["x","*fp32"]],"constexprs":[],"attrs":[],"options":{"num_warps":4}}',
-            ),
-            entry(hash="bb", launched=False, configs=("BLOCK: 64",)),
-        ],
-        [Tuned("m.add", "e", '{"tuple":[3]}', '"BLOCK: 32"', "m", "add", "s", '{"arguments":{"n":3}}', True, 1, 9)],
-        {("m.add", "all"): 3},
-        {"calls": 1},
-    ).text()
-)
-"""A document with something in each of its places."""
 TUNING = FULL["tunings"][0]
 
 

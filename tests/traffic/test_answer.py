@@ -79,5 +79,5 @@ def test_what_is_no_completion(event, kind, detail):
 
 
 def test_what_a_server_says_cannot_move_the_terminals_cursor():
-    assert one_line("a\x1b[31m\nb\r\u2028c" + "x" * 500).startswith("a [31m b cxx")
-    assert one_line(b"\xff\x00ok") == "\ufffd ok"
+    assert one_line("a\x1b[31m\nb\r\u2028c" + "x" * 500).startswith("a\\x1b[31m b cxx")
+    assert one_line(b"\xff\x00ok") == "\ufffd\\x00ok"

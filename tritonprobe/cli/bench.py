@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tritonprobe.cli import bench_gpu, proofs
-from tritonprobe.cli.group import BadInput, one_line
+from tritonprobe.cli.group import BadInput, say
 from tritonprobe.settings import SettingError
 from tritonprobe.traffic.generator import ARRIVALS, Arrivals, generate
 from tritonprobe.traffic.latency import Outcome, Replay, Summary
@@ -132,7 +132,7 @@ def make_trace(
                 click.echo(line, nl=False)
         else:
             write_jsonl(trace.rows, Path(output))
-            click.echo(f"{one_line(output)}: {len(trace.rows)} requests over {trace.seconds:.1f} s", err=True)
+            say(f"{output}: {len(trace.rows)} requests over {trace.seconds:.1f} s", err=True)
     except (SettingError, TraceError) as error:
         raise BadInput(str(error)) from None
 

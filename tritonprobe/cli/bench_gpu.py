@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from tritonprobe.cli.group import BadInput
+from tritonprobe.cli.group import BadInput, say
 from tritonprobe.cli.proofs import _checked, _failing, _json, _leave, _output, _say
 
 
@@ -43,21 +43,21 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
         click.echo(json.dumps(made, indent=1))
     else:
         for name, (difference, ratio) in found.compared().items():
-            click.echo(
+            say(
                 f"{name}: {difference.median:+.2f} us [{difference.low:+.2f}, {difference.high:+.2f}], "
                 f"{ratio.median:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
             )
         for name, share in found.shares().items():
-            click.echo(f"windows, {name}: {share.median:.4%} of the time [{share.low:.4%}, {share.high:.4%}]")
+            say(f"windows, {name}: {share.median:.4%} of the time [{share.low:.4%}, {share.high:.4%}]")
         for name, most in found.by_default().items():
-            click.echo(f"by default, {name}: at most {most:.4f}")
+            say(f"by default, {name}: at most {most:.4f}")
         for name, times in found.steady().items():
-            click.echo(f"tuner: {name}: the same winner {times} times of ten")
+            say(f"tuner: {name}: the same winner {times} times of ten")
         for name, setting in found.parts.get("exact", {}).items():
-            click.echo(
+            say(
                 f"exact: {name}: {setting['right']} right, {setting['wrong']} wrong of {setting['records']} records; "
                 f"given up: {setting['dropped']}; windows: {setting['windows']}"
             )
         for part, why in found.failed.items():
-            click.echo(f"failed: {part}: {why}")
+            say(f"failed: {part}: {why}")
     ctx.exit(0 if found.good else 1)

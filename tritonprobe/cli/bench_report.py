@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from tritonprobe.cli.group import one_line
+from tritonprobe.plain import plain
 from tritonprobe.traffic.latency import Percentiles, Replay, Summary
 from tritonprobe.traffic.trace import Trace
 
@@ -25,7 +25,7 @@ _MEASURES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("end to end", "e2e"), ("sent l
 def print_table(trace: Trace, load: Load, summary: Summary) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     model = "" if load.model is None else f", model {load.model}"
-    console.print(f"{one_line(trace.source)} at {load.speed:g}x to {load.url}{model}")
+    console.print(f"{plain(trace.source)} at {load.speed:g}x to {plain(load.url + model)}")
     console.print(
         f"{summary.completed:,} of {summary.requests:,} requests completed in {summary.wall:.1f} s,"
         f" {summary.output_tokens:,} tokens"

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from tritonprobe.cli.census import load
-from tritonprobe.cli.group import BadInput
+from tritonprobe.cli.group import BadInput, say
 from tritonprobe.prewarming.manifest import Manifest
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of sentences.")
@@ -51,9 +51,9 @@ def pack(
     if as_json:
         click.echo(json.dumps({**_summary(manifest), "bytes": found.size, "missing_kernels": list(found.missing)}))
         return
-    click.echo(f"{output}: {_counted(manifest)}, {found.size:,} bytes, for {manifest.environment.target}")
+    say(f"{output}: {_counted(manifest)}, {found.size:,} bytes, for {manifest.environment.target}")
     for kernel in found.missing:
-        click.echo(f"not in the cache: variants of {kernel}; run tritonprobe prewarm first", err=True)
+        say(f"not in the cache: variants of {kernel}; run tritonprobe prewarm first", err=True)
 
 
 @bundle.command()
@@ -69,10 +69,10 @@ def show(place: str, as_json: bool) -> None:
         click.echo(json.dumps({**_summary(manifest), "signed": signed}, indent=1))
         return
     made = manifest.environment
-    click.echo(f"{_counted(manifest)}, {manifest.size:,} bytes unpacked, {'signed' if signed else 'not signed'}")
-    click.echo(f"made for {made.target} by Triton {made.triton} (key {made.triton_key}), ptxas {made.ptxas}")
+    say(f"{_counted(manifest)}, {manifest.size:,} bytes unpacked, {'signed' if signed else 'not signed'}")
+    say(f"made for {made.target} by Triton {made.triton} (key {made.triton_key}), ptxas {made.ptxas}")
     for name, value in made.variables:
-        click.echo(f"with {name}={value}")
+        say(f"with {name}={value}")
 
 
 @bundle.command()
@@ -110,7 +110,7 @@ def install(
     with _refusing(place):
         found = put(place, _folder(cache), target=target, key=key, census=census, most=max_size << 20)
     if as_json:
-        click.echo(
+        say(
             json.dumps(
                 {
                     "installed": found.installed,
@@ -122,13 +122,11 @@ def install(
             )
         )
     else:
-        click.echo(
-            f"{found.installed:,} folders installed, {found.completed:,} completed, {found.there_before:,} were there"
-        )
+        say(f"{found.installed:,} folders installed, {found.completed:,} completed, {found.there_before:,} were there")
         if found.not_installed:
-            click.echo(f"{found.not_installed:,} executable files left out: nobody checked a signature")
+            say(f"{found.not_installed:,} executable files left out: nobody checked a signature")
         for name in found.different:
-            click.echo(f"left as it is, and different: {name}", err=True)
+            say(f"left as it is, and different: {name}", err=True)
     raise click.exceptions.Exit(1 if found.different else 0)
 
 

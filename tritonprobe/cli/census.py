@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritonprobe.cli.group import BadInput, Complaint
+from tritonprobe.cli.group import BadInput, Complaint, say
+from tritonprobe.plain import plain
 from tritonprobe.shapes.census import Census, CensusError, Entry, diff, merge
 
 if TYPE_CHECKING:
@@ -54,18 +55,18 @@ def show(path: Path, as_json: bool) -> None:
         table.add_column(name, justify="left" if name == "kernel" else "right", overflow="fold")
     for row in rows[:MOST]:
         numbers = (row["variants"], row["buckets"], row["launches"], row["cold_calls"])
-        table.add_row(row["kernel"], *(f"{number:,}" for number in numbers), f"{row['cold_seconds']:,.2f}")
-    Console().print(table)
+        table.add_row(plain(row["kernel"]), *(f"{number:,}" for number in numbers), f"{row['cold_seconds']:,.2f}")
+    Console(markup=False, emoji=False).print(table)
     if len(rows) > MOST:
-        click.echo(f"... and {len(rows) - MOST} kernels more (--json lists all)")
+        say(f"... and {len(rows) - MOST} kernels more (--json lists all)")
     for environment in found.environments.values():
-        click.echo(f"recorded with Triton {environment.triton} on {environment.device}, Python {environment.python}")
+        say(f"recorded with Triton {environment.triton} on {environment.device}, Python {environment.python}")
     totals = _totals(found)
-    click.echo(
+    say(
         f"{totals['variants']:,} variants, {totals['winners']:,} winners of autotuners, {totals['launches']:,} launches"
     )
     for what, count in sorted(found.dropped.items()):
-        click.echo(f"left out: {count:,} {what}")
+        say(f"left out: {count:,} {what}")
 
 
 @census.command("merge")
@@ -95,8 +96,8 @@ def diff_(before: Path, after: Path, as_json: bool) -> None:
     else:
         for name, entries in lists:
             for entry in entries:
-                click.echo(f"{'+' if name.startswith('new') else '-'} {_named(entry)}")
-        click.echo(f"{len(found.launches):,} buckets with other launch counts")
+                say(f"{'+' if name.startswith('new') else '-'} {_named(entry)}")
+        say(f"{len(found.launches):,} buckets with other launch counts")
     raise click.exceptions.Exit(0 if found.same_variants else 1)
 
 
@@ -107,7 +108,7 @@ def save(found: Census, output: Path) -> None:
     except OSError as error:
         raise Complaint(f"{output}: {error.strerror}") from None
     totals = _totals(found)
-    click.echo(f"{output}: {totals['variants']:,} variants, {totals['launches']:,} launches", err=True)
+    say(f"{output}: {totals['variants']:,} variants, {totals['launches']:,} launches", err=True)
 
 
 def _named(entry: Entry | Tuned) -> str:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tritonprobe.plain import plain
+
 LAST_LINES = 12
 """Lines of the log that an error shows."""
 GRACE_SECONDS = 15.0
@@ -107,7 +109,7 @@ def _death(process: subprocess.Popen[str], log: Path) -> ChildError:
 
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-    return "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+    return "\n".join(f"  {plain(line)}" for line in lines) or "  (nothing)"
 
 
 def _end(process: subprocess.Popen[str]) -> None:

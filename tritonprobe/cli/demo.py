@@ -24,7 +24,7 @@ import click
 
 import tritonprobe
 from tritonprobe.cli.child import Child, ChildError, child
-from tritonprobe.cli.group import BadInput, Complaint
+from tritonprobe.cli.group import BadInput, Complaint, say
 from tritonprobe.files import write_whole
 from tritonprobe.settings import SettingError
 from tritonprobe.story import Story, from_json
@@ -96,7 +96,8 @@ def demo(requests: int, seed: int, device: str, out: Path, as_json: bool) -> Non
         click.echo(json.dumps(report, indent=1))
     else:
         _screen(visits)
-        click.echo(f"\n{', '.join(FILES)} are in {out}")
+        click.echo()
+        say(f"{', '.join(FILES)} are in {out}")
 
 
 def _check_device(device: str) -> None:
@@ -144,9 +145,9 @@ def _visit(name: str, root: Path, scratch: Path, device: str, requests: int, see
     env = {**os.environ, "TRITON_CACHE_DIR": str(scratch / "cache"), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", SERVER, "--port", "0", "--device", device, "--no-warmup"]
     state = "an empty cache" if name == "cold" else "the cache that the first one left"
-    click.echo(f"{name}: starting a server with {state}", err=True)
+    say(f"{name}: starting a server with {state}", err=True)
     with child(command, scratch / f"{name}.log", cwd=root, env=env) as server:
-        click.echo(f"{name}: ready after {server.started_in:.1f} s; sending {requests} requests", err=True)
+        say(f"{name}: ready after {server.started_in:.1f} s; sending {requests} requests", err=True)
         summary = asyncio.run(_traffic(server, requests, seed))
         report = _get(server, "/report").json()
         return Visit(summary, from_json(report), report, _get(server, "/metrics").text, server.started_in)
@@ -174,7 +175,7 @@ async def _traffic(server: Child, requests: int, seed: int) -> Summary:
     summary = Summary.of(done)
     if summary.failed:
         kinds = ", ".join(f"{count} x {kind}" for kind, count in summary.failed)
-        click.echo(f"  {requests - summary.completed} of {requests} requests failed: {kinds}", err=True)
+        say(f"  {requests - summary.completed} of {requests} requests failed: {kinds}", err=True)
         if not summary.completed:
             raise ChildError(f"the server answered none of {requests} requests ({kinds})")
     return summary

@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 import click
 
+from tritonprobe.plain import plain
+
 # What writing to a stream fails with; verbs see to their files themselves, and click to a pipe that nobody reads.
 _UNWRITABLE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
@@ -21,7 +23,7 @@ class Complaint(click.ClickException):
     """What went wrong: one line on standard error, whatever names it repeats, and exit code 1."""
 
     def format_message(self) -> str:
-        return one_line(self.message)
+        return plain(self.message)
 
 
 class BadInput(Complaint):
@@ -73,9 +75,9 @@ class VerbGroup(click.Group):
             return super().invoke(ctx)
 
 
-def one_line(text: str) -> str:
-    """`text` with whatever is not printable spelt out, as in a file's name that has a newline."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+def say(sentence: str, err: bool = False) -> None:
+    """One line, whatever names it repeats."""
+    click.echo(plain(sentence), err=err)
 
 
 @contextmanager

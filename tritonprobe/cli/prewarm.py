@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tritonprobe.cli.census import load, save
-from tritonprobe.cli.group import BadInput
+from tritonprobe.cli.group import BadInput, say
+from tritonprobe.plain import plain
 
 if TYPE_CHECKING:
     from tritonprobe.prewarming import Prewarmed, Skipped
@@ -166,15 +167,15 @@ def _print(result: Prewarmed) -> None:
     for skipped in result.skipped:
         because[skipped.kernel, skipped.because] = because.get((skipped.kernel, skipped.because), 0) + 1
     for (kernel, why), count in sorted(because.items()):
-        click.echo(f"skipped {kernel}{f' ({count} times)' if count > 1 else ''}: {why}")
+        say(f"skipped {kernel}{f' ({count} times)' if count > 1 else ''}: {why}")
     more = f"; {result.configurations:,} for autotuners that are yet to choose" if result.configurations else ""
     coverage = "" if result.coverage is None else f"; {result.coverage:.1%} of the recorded launches are covered"
-    click.echo(
+    say(
         f"{result.replayed:,} variants in {result.seconds:.1f} s, {result.there_before:,} were there, "
         f"{len(result.skipped):,} skipped, {result.left_out:,} left out{more}{coverage}"
     )
     if result.stopped is not None:
-        click.echo(f"stopped by {'Ctrl-C' if result.stopped == 'interrupt' else 'the deadline'}; what is done is kept")
+        say(f"stopped by {'Ctrl-C' if result.stopped == 'interrupt' else 'the deadline'}; what is done is kept")
 
 
 @contextmanager
@@ -184,7 +185,7 @@ def _bar() -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("prewarming", total=None)
-        yield lambda done, total, kernel: bar.update(task, completed=done, total=total, description=kernel[-40:])
+        yield lambda done, total, kernel: bar.update(task, completed=done, total=total, description=plain(kernel)[-40:])

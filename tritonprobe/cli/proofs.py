@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from tritonprobe.cli.group import BadInput, Complaint
+from tritonprobe.cli.group import BadInput, Complaint, say
 from tritonprobe.files import is_special, write_whole
 from tritonprobe.settings import SettingError
 
@@ -147,7 +147,7 @@ def scrape(ctx: click.Context, series: int, repeat: int, seed: int, as_json: boo
         click.echo(json.dumps(made, indent=1))
     else:
         ms = [1e3 * seconds for seconds in (found.interval.median, found.interval.low, found.interval.high)]
-        click.echo(f"{found.lines:,} samples, {found.size:,} bytes: {ms[0]:.1f} ms [{ms[1]:.1f}, {ms[2]:.1f}] a scrape")
+        say(f"{found.lines:,} samples, {found.size:,} bytes: {ms[0]:.1f} ms [{ms[1]:.1f}, {ms[2]:.1f}] a scrape")
     ctx.exit(0 if found.good else 1)
 
 
@@ -178,7 +178,7 @@ def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Pat
     else:
         for each in found.batches:
             us = each.interval
-            click.echo(f"{each.size:4} requests: {us.median:6.2f} us [{us.low:.2f}, {us.high:.2f}] a step, {each.how}")
+            say(f"{each.size:4} requests: {us.median:6.2f} us [{us.low:.2f}, {us.high:.2f}] a step, {each.how}")
     ctx.exit(0 if found.good else 1)
 
 
@@ -207,7 +207,7 @@ def prewarm(ctx: click.Context, device: str, side: int, as_json: bool, output: P
         click.echo(json.dumps(made, indent=1))
     else:
         slower = "nothing was measured" if found.slower is None else f"its winner at {found.slower:.3f} of the best"
-        click.echo(
+        say(
             f"Triton's own first call {found.serial:.2f} s; prewarmed in {found.prewarmed:.2f} s, "
             f"{found.share:.2f} of it, by {found.threads} threads; {slower}; "
             f"the first call then {found.first_call * 1e3:.2f} ms, {found.cold_after} cold"
@@ -253,7 +253,7 @@ def _failing(ctx: click.Context) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    say(text, err=True)
 
 
 def _leave(made: dict[str, Any], output: Path | None) -> None:

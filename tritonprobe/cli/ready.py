@@ -8,7 +8,7 @@ import urllib.request
 
 import click
 
-from tritonprobe.cli.group import BadInput, Complaint
+from tritonprobe.cli.group import BadInput, Complaint, say
 from tritonprobe.cli.serve import served_at
 from tritonprobe.documents import read_json
 
@@ -29,7 +29,7 @@ def ready(port: int | None, addr: str | None, url: str | None) -> None:
     status, said = _ask(url)
     because = said.get("because", "no reason given")
     if status == 200 and said.get("ready") is True:
-        click.echo(f"ready: {because}")
+        say(f"ready: {because}")
         return
     raise Complaint(f"not ready: {because}")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from tritonprobe.cli.census import load
-from tritonprobe.cli.group import BadInput, one_line
+from tritonprobe.cli.group import BadInput, say
 from tritonprobe.cli.serve import Port, served_at
 from tritonprobe.cli.sidecar import Sidecar, start
 from tritonprobe.cli.summary import Counted
@@ -209,4 +209,4 @@ def _leave(directory: Directory, ending: Ending) -> None:
 
 def _say(sentence: str) -> None:
     with suppress(OSError):  # nobody listens any more, which is no reason to fail
-        click.echo(f"tritonprobe: {one_line(sentence)}", err=True)
+        say(f"tritonprobe: {sentence}", err=True)

@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 import tritonprobe
+from tritonprobe.cli.group import say
 from tritonprobe.settings import Settings
 
 START_SECONDS = 10.0
@@ -54,7 +53,7 @@ def start(directory: Path, settings: Settings) -> Sidecar | None:
         in_time, _, _ = select.select([said], [], [], START_SECONDS)
         url = said.readline().decode().strip() if in_time else ""
     if not in_time:
-        click.echo(f"tritonprobe: the exporter was not up after {START_SECONDS:.0f} s", err=True)
+        say(f"tritonprobe: the exporter was not up after {START_SECONDS:.0f} s", err=True)
     sidecar = Sidecar(url, process)
     if not url:
         sidecar.stop()

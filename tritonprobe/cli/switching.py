@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import click
 
-from tritonprobe.cli.group import BadInput
+from tritonprobe.cli.group import BadInput, say
 from tritonprobe.export.exporter import is_counting
 from tritonprobe.ledger import signs
 from tritonprobe.ledger.directory import VARIABLE, DirectoryError, check, is_locked, own
@@ -77,9 +77,9 @@ def _switch(named: str | None, state: signs.State, wait: float, as_json: bool) -
         click.echo(json.dumps({"directory": str(directory), "asked": state, "processes": [asdict(f) for f in found]}))
     else:
         for each in found:
-            click.echo(_sentence(each, state, wait))
+            say(_sentence(each, state, wait))
         if not found:
-            click.echo(f"no process counts in {directory} now; those to come there start {state}")
+            say(f"no process counts in {directory} now; those to come there start {state}")
     if not all(each.followed for each in found):
         raise click.exceptions.Exit(1)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 from rich.console import Console, RenderableType
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tritonprobe.export import why
+from tritonprobe.plain import all_plain
 from tritonprobe.story import Pair, Story
 from tritonprobe.traffic.latency import Percentiles
 
@@ -50,7 +51,7 @@ class Run:
 
 def console(file: IO[str] | None = None) -> Console:
     """A console of the width that the report is made for; without colour when it is no terminal."""
-    found = Console(file=file, highlight=False, soft_wrap=False)
+    found = Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=False)
     found.width = min(found.width, MAX_WIDTH) if found.is_terminal else PIPED_WIDTH
     return found
 
@@ -60,7 +61,8 @@ def show(runs: Sequence[Run], to: Console, intro: str = "") -> None:
 
     `intro` says what was run.
     """
-    parts = _parts(runs, intro, to.width, ascii_only=to.options.ascii_only)
+    fit = [replace(run, story=all_plain(run.story)) for run in runs]
+    parts = _parts(fit, intro, to.width, ascii_only=to.options.ascii_only)
     if to.is_terminal:
         for part in parts:
             to.print(part)

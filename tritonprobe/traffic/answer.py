@@ -9,6 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from tritonprobe.plain import plain
+
 
 class AnswerError(Exception):
     """An answer that is no completion: its kind, for counting, and a line that says more."""
@@ -88,5 +90,5 @@ def one_line(text: str | bytes, most: int = 200) -> str:
     """`text` on one line of at most about `most` characters, without anything a terminal would obey."""
     if isinstance(text, bytes):
         text = text[: 4 * most].decode("utf-8", "replace")
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = plain(" ".join(text.split()))
     return line if len(line) <= most else line[:most] + "..."

@@ -8,9 +8,11 @@ from typing import Protocol
 
 from tritonprobe.adapter.outside import OutsideCall
 from tritonprobe.model import ColdCall
+from tritonprobe.plain import PLAIN_LOG
 from tritonprobe.requests import Requests
 
 log = logging.getLogger("tritonprobe.engine")
+log.addFilter(PLAIN_LOG)
 
 
 class Host(Protocol):
