@@ -13,6 +13,7 @@ import functools
 import inspect
 import logging
 import sys
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tritonprobe.adapter.calls import Calls
 from tritonprobe.adapter.kernels import Registry, Shape, Site, living_kernels
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import CELLS, MISS, RewriteError, counting_binder
+from tritonprobe.forks import tell_in_child
 
 log = logging.getLogger("tritonprobe")
 
@@ -39,6 +41,8 @@ class Binders:
         self._generate: Any = None
         self._count: Callable[..., None] | None = None  # in C; None: the statement is Python
         self._warned = False
+        self._lock = threading.RLock()  # held while binders are put in their places, or taken out
+        tell_in_child(self)
         self.loaded: Callable[[Any, Site], None] = lambda kernel, site: None  # told of each binary found loaded
 
     def install(self, patches: Patches, starting: Callable[[Any], None]) -> None:
@@ -46,6 +50,7 @@ class Binders:
         from triton.runtime import jit
 
         self._count = _native_count()
+        self._registry.meet(CELLS)
 
         def around(generate: Any) -> Any:
             self._generate = generate
@@ -95,7 +100,7 @@ class Binders:
         kernel = site.kernel()
         if kernel is None:
             return
-        with site.lock:
+        with self._lock, site.lock:
             for device, entry in list(kernel.device_caches.items()):
                 if len(entry) == 5 and hasattr(entry[4], PLAIN) and device not in but:
                     self._start_over(site, kernel, device, getattr(entry[4], PLAIN))
@@ -103,13 +108,20 @@ class Binders:
 
     def remove(self) -> None:
         """Gives every kernel its own binder back."""
-        known = [kernel for site in self._registry.sites() if hasattr(kernel := site.kernel(), "device_caches")]
-        for kernel in (*known, *living_kernels()):  # copies share caches, and may outlive whom we knew
-            for device, entry in list(kernel.device_caches.items()):
-                if len(entry) == 5 and hasattr(entry[4], PLAIN):
-                    kernel.device_caches[device] = (*entry[:4], getattr(entry[4], PLAIN))
-        for site in self._registry.sites():
-            self._drop_hooks(site, site.kernel())
+        with self._lock:
+            known = [kernel for site in self._registry.sites() if hasattr(kernel := site.kernel(), "device_caches")]
+            for kernel in (*known, *living_kernels()):  # copies share caches, and may outlive whom we knew
+                for device, entry in list(kernel.device_caches.items()):
+                    if len(entry) == 5 and hasattr(entry[4], PLAIN):
+                        kernel.device_caches[device] = (*entry[:4], getattr(entry[4], PLAIN))
+            for site in self._registry.sites():
+                self._drop_hooks(site, site.kernel())
+                with site.lock:
+                    site.namespaces = []
+
+    def after_fork(self) -> None:
+        """For a forked child: no lock is held by a thread that is not there."""
+        self._lock = threading.RLock()
 
     def _start_over(self, site: Site, kernel: Any, device: Any, plain: Any) -> None:
         entry = kernel.device_caches[device]
@@ -129,6 +141,7 @@ class Binders:
         def first_binder(*args: Any, **kwargs: Any) -> Any:
             bound = plain(*args, **kwargs)
             if not self._enabled():
+                self._give_back(site, first_binder, plain)
                 return bound
             call = self._calls.current
             depth = call.enter("binder") if call is not None else 0  # building ours takes a millisecond
@@ -144,11 +157,23 @@ class Binders:
         setattr(first_binder, PLAIN, plain)
         return first_binder
 
+    def _give_back(self, site: Site, first: Any, plain: Any) -> None:
+        """The patches were taken back while Triton made the binder, so that nobody found it."""
+        kernel = site.kernel()
+        if kernel is None:
+            return
+        with self._lock:
+            for device, entry in list(kernel.device_caches.items()):
+                if entry[4] is first and not self._enabled():
+                    kernel.device_caches[device] = (*entry[:4], plain)
+
     def _settle(self, site: Site, arguments: tuple[Any, ...], first: Any, plain: Any, values: dict[str, Any]) -> None:
         kernel = site.kernel()
         if kernel is None:
             return
-        with site.lock:
+        with self._lock, site.lock:
+            if not self._enabled():  # switched off since the call began
+                return
             here = [device for device, entry in list(kernel.device_caches.items()) if entry[4] is first]
             site.autotune_keys = site.autotune_keys or _autotune_keys(kernel)
             if site.learn(values):

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from tritonprobe.adapter.inductor_names import MODULES, canonical_name
+from tritonprobe.adapter.strangers import Strangers
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS, WARMUPS, Metric
 from tritonprobe.ledger.store import Cell, Ledger
 from tritonprobe.living import in_modules, instances
@@ -213,8 +214,8 @@ class Site:
         thread = self._registry.thread
         if thread.site is self:
             return thread.mode
-        # A tuner's benchmark may run its trials on a thread of its own.
-        return "trial" if self._sessions and _in_trial() else "launch"
+        # A tuner's benchmark may run its trials on a thread of its own, and one may have begun before we came.
+        return "trial" if (self._sessions or self._registry.has_strangers()) and _in_trial() else "launch"
 
     @contextmanager
     def session(self, mode: Mode, cells_name: str) -> Iterator[None]:
@@ -238,7 +239,7 @@ class Site:
 
     def settle(self, cells_name: str) -> None:
         """Lets the binders count in `hot` again once no trial and no warm-up is left."""
-        if not self._sessions and self.shape is not None:
+        if not self._apart() and self.shape is not None:
             for namespace in self.namespaces:
                 namespace[cells_name] = self.shape.hot
 
@@ -251,7 +252,11 @@ class Site:
 
     def cells_now(self, shape: Shape) -> dict[Any, Any]:
         """What a new binder starts with."""
-        return {} if self._sessions else shape.hot
+        return {} if self._apart() else shape.hot
+
+    def _apart(self) -> bool:
+        """Whether calls of the kernel have to be told apart, by `miss`."""
+        return bool(self._sessions) or self._registry.has_strangers()
 
 
 def is_plain(key: Any) -> bool:
@@ -269,6 +274,10 @@ class Registry:
         self.thread = _Thread()
         self._limit = buckets_per_kernel
         self._sites: dict[int, Site] = {}
+        self._former: dict[int, Site] = {}  # of before the last `forget_sites`: a trial of theirs may be under way
+        self._strangers = Strangers()
+        self._met = False  # whether any is left
+        self._cells_name = ""
         self._specs: dict[int, tuple[weakref.ref[Any], BucketSpec | None]] = {}
         self._memos: dict[str, BucketMemo] = {}
         self._sweep_at = 256
@@ -307,8 +316,32 @@ class Registry:
             found = self._sites.get(id(jit))
             if found is None or found.kernel() is not jit:
                 self._drop_dead(self._sites, lambda site: site.kernel())
-                found = self._sites[id(jit)] = Site(jit, self, self.spec(jit))
+                found = self._sites[id(jit)] = self._again(jit) or Site(jit, self, self.spec(jit))
             return found
+
+    def _again(self, jit: Any) -> Site | None:
+        """The site that a kernel had before the patches were taken back."""
+        found = self._former.pop(id(jit), None)
+        if found is None or found.kernel() is not jit:
+            return None
+        if found.spec != (spec := self.spec(jit)):
+            found.spec = spec
+            found.forget()
+        return found
+
+    def meet(self, cells_name: str) -> None:
+        """The patches come now."""
+        self._cells_name = cells_name
+        self._strangers.meet()
+        self._met = self._strangers.left()
+
+    def has_strangers(self) -> bool:
+        """Whether a trial of before the patches is under way. After the last the binders count by themselves again."""
+        if self._met and not self._strangers.left():
+            self._met = False
+            for site in self.sites():
+                site.settle(self._cells_name)
+        return self._met
 
     def _drop_dead(self, table: dict[int, Any], alive: Callable[[Any], Any]) -> None:
         """Forgets kernels that are gone, now and then.
@@ -326,7 +359,9 @@ class Registry:
 
     def forget_sites(self) -> None:
         with self._lock:
-            self._sites.clear()
+            former = {**self._former, **self._sites}
+            self._former = {key: site for key, site in former.items() if site.kernel() is not None}
+            self._sites = {}
 
     def memo(self, name: str) -> BucketMemo:
         """Kernels of one name (made anew in a loop, say) share one bound."""
@@ -338,7 +373,7 @@ class Registry:
     def forked(self, cells_name: str) -> None:
         """In a forked child: no lock is held by a thread that is not there."""
         self._lock = threading.RLock()
-        for site in list(self._sites.values()):
+        for site in (*self._sites.values(), *self._former.values()):
             site.forked(cells_name)
 
 
