@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import triton
 from tests.adapter import kernels
 from tests.adapter.conftest import fresh, total_of
 from tritonprobe.adapter import binder
+from tritonprobe.adapter.kernels import living_kernels
 from tritonprobe.adapter.rewrite import counting_binder
 from tritonprobe.runtime import Runtime
 
@@ -114,3 +116,39 @@ def test_a_first_binder_that_nobody_found_goes_by_itself(
     kernel[(1,)](X, X, X, 64, BLOCK=16)
     assert not any(hasattr(entry[4], binder.PLAIN) for entry in kernel.device_caches.values())
     assert total_of(instrumented, "launches_total") == 0
+
+
+@pytest.fixture
+def frozen() -> Iterator[Callable[[], None]]:
+    """`gc.freeze`, undone afterwards."""
+    yield gc.freeze
+    gc.unfreeze()
+
+
+def test_kernels_that_the_collector_hides_are_found_again(instrumented: Runtime, frozen: Callable[[], None]) -> None:
+    launched, made = [fresh(kernels.add_kernel)], [fresh(kernels.add_kernel)]
+
+    def both() -> float:
+        before = total_of(instrumented, "launches_total")
+        for (kernel,) in (launched, made):
+            kernel[(1,)](X, X, X, 64, BLOCK=16)
+        return total_of(instrumented, "launches_total") - before
+
+    launched[0][(1,)](X, X, X, 64, BLOCK=16)
+    instrumented.unwatch(keep_device=True)
+    assert both() == 0
+    frozen()
+    assert not {id(launched[0]), id(made[0])} & {id(each) for each in living_kernels()}
+    instrumented.watch(everything=False)
+    assert both() == 2
+    instrumented.unwatch(keep_device=True)
+    assert both() == 0
+    assert not any(hasattr(entry[4], binder.PLAIN) for k in (launched, made) for entry in k[0].device_caches.values())
+
+
+def test_kernels_that_are_gone_are_not_kept(instrumented: Runtime) -> None:
+    registry = instrumented.adapter.registry
+    before = len(registry._made)
+    for _ in range(2000):
+        fresh(kernels.add_kernel)
+    assert len(registry._made) < before + 1000

@@ -20,7 +20,7 @@ from typing import Any
 
 from tritonprobe import native
 from tritonprobe.adapter.calls import Calls
-from tritonprobe.adapter.kernels import Registry, Shape, Site, living_kernels
+from tritonprobe.adapter.kernels import Registry, Shape, Site
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import CELLS, MISS, RewriteError, counting_binder
 from tritonprobe.forks import tell_in_child
@@ -49,6 +49,7 @@ class Binders:
         """Patches the generator; ``starting(backend)`` runs in the `binder` phase of each kernel's first launch."""
         from triton.runtime import jit
 
+        patches.replace(jit.JITFunction, "__init__", self._remembering)
         self._count = _native_count()
         self._registry.meet(CELLS)
 
@@ -77,7 +78,7 @@ class Binders:
 
     def adopt(self) -> None:
         """Puts counting binders into kernels that were launched before."""
-        for kernel in living_kernels():
+        for kernel in self._registry.kernels():
             self.adopt_one(kernel)
 
     def adopt_one(self, kernel: Any) -> None:
@@ -109,8 +110,7 @@ class Binders:
     def remove(self) -> None:
         """Gives every kernel its own binder back."""
         with self._lock:
-            known = [kernel for site in self._registry.sites() if hasattr(kernel := site.kernel(), "device_caches")]
-            for kernel in (*known, *living_kernels()):  # copies share caches, and may outlive whom we knew
+            for kernel in self._registry.kernels():  # copies share caches, and may outlive whom we knew
                 for device, entry in list(kernel.device_caches.items()):
                     if len(entry) == 5 and hasattr(entry[4], PLAIN):
                         kernel.device_caches[device] = (*entry[:4], getattr(entry[4], PLAIN))
@@ -122,6 +122,15 @@ class Binders:
     def after_fork(self) -> None:
         """For a forked child: no lock is held by a thread that is not there."""
         self._lock = threading.RLock()
+
+    def _remembering(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def init(kernel: Any, /, *args: Any, **kwargs: Any) -> None:
+            original(kernel, *args, **kwargs)
+            if self._enabled():
+                self._registry.remember(kernel)
+
+        return init
 
     def _start_over(self, site: Site, kernel: Any, device: Any, plain: Any) -> None:
         entry = kernel.device_caches[device]

@@ -279,6 +279,8 @@ class Registry:
         self._met = False  # whether any is left
         self._cells_name = ""
         self._specs: dict[int, tuple[weakref.ref[Any], BucketSpec | None]] = {}
+        self._made: list[weakref.ref[Any]] = []  # kernels, as they are made
+        self._sweep_made_at = 256
         self._memos: dict[str, BucketMemo] = {}
         self._sweep_at = 256
         self._lock = threading.RLock()
@@ -293,6 +295,21 @@ class Registry:
             if site is not None and site.kernel() is jit:
                 site.spec = spec
                 site.forget()
+
+    def remember(self, jit: Any) -> None:
+        """A kernel was made: it can be found again, whatever becomes of the collector's view of it."""
+        with self._lock:
+            if len(self._made) >= self._sweep_made_at:
+                self._made = [made for made in self._made if made() is not None]
+                self._sweep_made_at = max(256, 2 * len(self._made))
+            self._made.append(weakref.ref(jit))
+
+    def kernels(self) -> list[Any]:
+        """The living kernels that are known here, and those that the collector and modules know."""
+        with self._lock:
+            known = [*self._made, *(site.kernel for site in (*self._sites.values(), *self._former.values()))]
+        mine = [jit for each in known if hasattr(jit := each(), "device_caches")]
+        return list({id(jit): jit for jit in (*mine, *living_kernels())}.values())
 
     def spec(self, jit: Any) -> BucketSpec | None:
         """The bucket spec a kernel was probed with."""
@@ -401,7 +418,7 @@ def _in_trial() -> bool:
 def living_kernels() -> list[Any]:
     """Every `JITFunction` of the process: those the collector tracks, and those in modules.
 
-    After ``gc.freeze()`` (servers call it) the collector lists none, hence both.
+    After ``gc.freeze()`` (servers call it) the collector lists none, hence both; `Registry.kernels` knows more.
     """
     from triton.runtime.jit import JITFunction, KernelInterface
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tritonprobe.adapter.census import source_of
 from tritonprobe.adapter.encoding import EncodingError, decode, decode_inputs
 from tritonprobe.adapter.environment import differences, environment_now
-from tritonprobe.adapter.kernels import jit_function, living_kernels, name_of
+from tritonprobe.adapter.kernels import jit_function, name_of
 from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.ledger.schema import WARMUPS
 from tritonprobe.living import in_modules, instances
@@ -246,7 +246,7 @@ class Replay:
 
     def _index(self) -> None:
         self._kernels.clear()
-        for jit in living_kernels():
+        for jit in self._adapter.registry.kernels():
             self._kernels.setdefault(name_of(jit), []).append(jit)
 
 
