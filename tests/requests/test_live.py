@@ -725,10 +725,9 @@ def test_whatever_is_interrupted_nothing_is_left_behind(server: Server, monkeypa
         times += was
         gc.collect()
         assert server.requests._steps == {}
-        assert len(server.requests._live) <= len(server.requests._abandoned)
+        server.requests.request().finish()  # the next one: whoever is left is given up now
+        assert server.requests._live == {}
     assert times > 50
-    server.requests.request().finish()
-    assert server.requests._live == {}
     assert unraisable == []
 
 

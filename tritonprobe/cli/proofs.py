@@ -160,8 +160,9 @@ def scrape(ctx: click.Context, series: int, repeat: int, seed: int, as_json: boo
 def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Path | None) -> None:
     """Time empty steps over batches of live requests whose traces are sampled out, as a scheduler would make them.
 
-    With opentelemetry-sdk installed a tracer that samples nothing is subscribed as well. Exit code 1: a step over 8
-    requests takes more than 5 us, at the upper end of its 95% interval.
+    With opentelemetry-sdk installed a tracer that samples nothing is subscribed as well. A batch is the same list for
+    all steps, or rebuilt with the same requests, or changing: one leaves and one comes with each step. Exit code 1: a
+    step over a batch of the first two kinds takes more than 5 us, at the upper end of its 95% interval.
     """
     from tritonprobe.export.otel_off import listener
     from tritonprobe.proving import steps as measurement
@@ -178,7 +179,8 @@ def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Pat
     else:
         for each in found.batches:
             us = each.interval
-            say(f"{each.size:4} requests: {us.median:6.2f} us [{us.low:.2f}, {us.high:.2f}] a step, {each.how}")
+            shape = f"{each.size:4} requests, {each.kind + ':':9}"
+            say(f"{shape} {us.median:6.2f} us [{us.low:.2f}, {us.high:.2f}] a step, {each.how}")
     ctx.exit(0 if found.good else 1)
 
 

@@ -3,6 +3,10 @@
 Touches no Triton: a step is two calls of ours around the model's execution, and what is timed is those. With peers the
 process has joined an engine of five, as a scheduler with four workers. Rounds of all kinds take turns, so that a
 machine's drift weighs on all alike.
+
+A batch that is the ``same`` is one list for all steps, and a ``rebuilt`` one a new list with the same requests, as
+engines make it for each step; ``pairs`` is the same with a number of tokens beside each request. In a ``changing`` one
+a request leaves and another one comes with each step.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from tritonprobe.requests import Requests
 from tritonprobe.tracing import Trace
 
 BUDGET_US = 5.0
-PROMISED_SIZE = 8
-"""The batch that the budget is for; each further request adds to it, which the larger ones show."""
+PROMISED = ("same", "rebuilt")
+"""The batches that the budget is for, whatever their size."""
+KINDS = ("same", "rebuilt", "pairs", "changing")
 SIZES = (1, 8, 32, 256)
 STEPS = 200
 PEERS = 4
@@ -36,6 +41,7 @@ Listener = Callable[[Callable[[int], list[Trace]]], "Subscriber | None"]
 class Batch:
     """Microseconds of one step over `size` requests, the median of each round."""
 
+    kind: str
     size: int
     peers: int
     tracer: bool
@@ -54,13 +60,13 @@ class Steps:
 
     @property
     def good(self) -> bool:
-        return all(b.interval.high <= BUDGET_US for b in self.batches if b.size <= PROMISED_SIZE)
+        return all(b.interval.high <= BUDGET_US for b in self.batches if b.kind in PROMISED)
 
 
 def measure(rounds: int, seed: int, listener: Listener) -> Steps:
     """Measures every batch, alone and with peers; `listener` makes the tracer that is subscribed, if it can."""
     with ExitStack() as stack:
-        engines: list[tuple[int, bool, Callable[[int], float]]] = []
+        engines: list[tuple[int, bool, Callable[[str, int], float]]] = []
         for peers in (0, PEERS):
             bus = Bus()
             requests = Requests(bus)
@@ -73,32 +79,39 @@ def measure(rounds: int, seed: int, listener: Listener) -> Steps:
             if tracer is not None:
                 bus.subscribe(tracer)
             engines.append((peers, tracer is not None, _Engine(requests).round))
-        taken: dict[tuple[int, int], list[float]] = {(peers, size): [] for peers, _, _ in engines for size in SIZES}
+        shapes = [(kind, size) for kind in KINDS for size in SIZES]
+        taken: dict[tuple[int, str, int], list[float]] = {
+            (peers, *shape): [] for peers, _, _ in engines for shape in shapes
+        }
         for _ in range(rounds):
             for peers, _, run in engines:
-                for size in SIZES:
-                    taken[peers, size].append(run(size))
+                for kind, size in shapes:
+                    taken[peers, kind, size].append(run(kind, size))
     return Steps(
         tuple(
-            Batch(size, peers, tracer, tuple(taken[peers, size]), interval(taken[peers, size], seed))
+            Batch(kind, size, peers, tracer, tuple(found := taken[peers, kind, size]), interval(found, seed))
             for peers, tracer, _ in engines
-            for size in SIZES
+            for kind, size in shapes
         )
     )
 
 
 class _Engine:
-    """Steps of a batch that stays the same for a round, as in decoding."""
-
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
 
-    def round(self, size: int) -> float:
+    def round(self, kind: str, size: int) -> float:
         requests = self._requests
-        live = [requests.request(str(i), "m", UNSAMPLED) for i in range(size)]
-        batch = [(request, 1) for request in live]
+        live = [requests.request(str(i), "m", UNSAMPLED) for i in range(size + (STEPS if kind == "changing" else 0))]
+        same = live[:size]
         times = []
         for number in range(STEPS):
+            batch: list[Any] = same
+            if kind == "pairs":
+                batch = [(request, 1) for request in same]
+            elif kind != "same":
+                first = number if kind == "changing" else 0
+                batch = live[first : first + size]
             start = time.perf_counter_ns()
             with requests.step(batch, id=number):
                 pass
@@ -115,10 +128,11 @@ def body(steps: Steps, rounds: int, seed: int) -> dict[str, Any]:
         "rounds": rounds,
         "steps_a_round": STEPS,
         "budget_us": BUDGET_US,
-        "promised_size": PROMISED_SIZE,
+        "promised_batches": list(PROMISED),
         "kept": steps.good,
         "batches": [
             {
+                "batch": each.kind,
                 "requests": each.size,
                 "peers": each.peers,
                 "tracer": each.tracer,

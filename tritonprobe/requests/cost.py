@@ -26,6 +26,7 @@ def cost_of(owner: Requests, request: LiveRequest, end: int, error: BaseExceptio
         windows = [*request._windows, *now_running]
         own = [*request._stalled, *request._told, *windows]
         first_step, took = executed(request, windows, stall)
+        took += owner._batches.metered(request)
     before, after = exposure((start, end), request._first_ns, own, stall, owner.calls_since(start))
     fallback = request._fallback_ns
     if first_step is not None and not request.record and owner._engine is not None:

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
 from tritonprobe.model import FallbackReason
+from tritonprobe.requests.batches import Batches
 from tritonprobe.requests.cost import cost_of
 from tritonprobe.requests.engine import Engine, tag_of
 from tritonprobe.requests.exposure import Call, Phases
@@ -37,9 +37,6 @@ MAX_TEXT = 128
 """Characters kept of an id, a model's name or an error's."""
 MAX_CALLS = 4096
 """Cold calls whose phases are remembered; what a request stood behind before them is in no phase."""
-
-
-_ONLY_REQUESTS = frozenset((LiveRequest,))
 
 
 class Requests:
@@ -70,6 +67,7 @@ class Requests:
         # id of each step in progress -> its start, its requests, and what else is known of it
         self._steps: dict[int, tuple[int, list[LiveRequest], Running]] = {}
         self._running: dict[int, list[Running]] = {}  # thread -> the steps that it is in
+        self._batches = Batches()
         self._engine: Engine | None = None
         self._abandoned: deque[int] = deque(maxlen=MAX_LIVE)
         self._said: set[str] = set()
@@ -142,6 +140,8 @@ class Requests:
         """Begins the life of the request `key`, and gives up those that nobody will finish. Returns its start."""
         given_up = 0
         with self._lock:
+            if not self._steps:  # else the engine goes on with the last batch, or with another one
+                self._batches.forget()
             with suppress(IndexError):  # not `while self._abandoned`: a signal's handler may take the last one
                 while True:
                     given_up += self._gone(self._abandoned.popleft())
@@ -179,23 +179,7 @@ class Requests:
         An entry is a request, or the id of one that another process holds; a number of tokens beside it may be given.
         All ranks that run the same iteration give it the same `id`.
         """
-        try:
-            entries = [item[0] if item.__class__ is tuple else item for item in batch]
-        except Exception as error:
-            self._misuse("batch", f"a step's batch could not be read: {type(error).__name__}: {error}")
-            return Step(self, [], [], id)
-        if _ONLY_REQUESTS.issuperset(map(type, entries)):
-            return Step(self, cast("list[LiveRequest]", entries), [], id)
-        known = [entry for entry in entries if isinstance(entry, LiveRequest)]
-        others: list[str] = []
-        if len(known) < len(entries):
-            others = [entry for entry in entries if isinstance(entry, str)]
-            strangers = sorted({type(e).__name__ for e in entries if not isinstance(e, (LiveRequest, str))})
-            if strangers:
-                self._misuse("batch", f"a step's batch holds requests or their ids, not {', '.join(strangers)}")
-            elif self._engine is None:
-                self._misuse("ids", "a step's batch holds ids of requests, and no process hears of them: see join()")
-        return Step(self, known, others, id)
+        return Step(self, self._batches.read(batch, self._misuse, ids=self._engine is not None), id)
 
     def stall(self, start_ns: int, end_ns: int, thread: int, phases: Phases = ()) -> None:
         """Takes note of a finished cold call of `thread`, as `this_thread` numbers them, and of its `phases`."""
@@ -311,6 +295,7 @@ class Requests:
         self._traced.clear()
         self._steps.clear()
         self._running.clear()
+        self._batches.forget()
         self._abandoned.clear()
         self._calls.clear()
         self._stalls.after_fork()

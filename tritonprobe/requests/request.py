@@ -28,6 +28,7 @@ class LiveRequest:
         "_fallback_ns",
         "_first_ns",
         "_first_step_ns",
+        "_joined",
         "_key",
         "_owner",
         "_pipelined",
@@ -70,6 +71,7 @@ class LiveRequest:
         self._first_step_ns: int | None = None  # of the steps before those
         self._executed = 0  # what lay outside
         self._executed_to = 0  # and up to when that was counted
+        self._joined: int | None = None  # where the meter of calm steps stood, see `batches`
         self._fallback_ns = 0
         self._pipelined = False
         self._told: list[Interval] = []  # steps in a stall, told by a peer

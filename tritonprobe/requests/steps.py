@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tritonprobe.requests import windows as windows_of
+from tritonprobe.requests.batches import Batch
 from tritonprobe.requests.exposure import Interval, coalesce
 from tritonprobe.requests.request import LiveRequest
 from tritonprobe.requests.threads import this_thread
@@ -42,17 +43,12 @@ class Step:
     is a serving thread from then on.
     """
 
-    __slots__ = ("_owner", "_running", "_thread", "id", "others", "requests", "start_ns")
+    __slots__ = ("_batch", "_owner", "_running", "_thread", "id", "others", "requests", "start_ns")
 
-    def __init__(
-        self,
-        owner: Requests,
-        requests: list[LiveRequest],
-        others: list[str],
-        id: str | int | None = None,  # noqa: A002
-    ) -> None:
-        self.requests = requests
-        self.others = others  # ids of requests that another process holds
+    def __init__(self, owner: Requests, batch: Batch, id: str | int | None = None) -> None:  # noqa: A002
+        self._batch = batch
+        self.requests = batch.requests
+        self.others = batch.others  # ids of requests that another process holds
         self.id = id
         self.start_ns = 0
         self._thread = 0
@@ -91,12 +87,9 @@ class Step:
             self._remember((start, end))
         elif running.shared:
             self._count_beside(start, end)
-        else:
-            took = end - start
-            for request in self.requests:
-                request._executed += took
-                if request._first_step_ns is None:
-                    request._first_step_ns = start
+        elif self.requests:
+            with owner._lock:
+                owner._batches.turn(self._batch, start, end)
         if running.fallback_ns:
             for request in self.requests:
                 request._fallback_ns += running.fallback_ns
@@ -109,6 +102,11 @@ class Step:
         """
         overlaps = self._running.overlaps
         for request in self.requests:
+            if overlaps:
+                request._pipelined = True
+            if request._windows:  # counted up to here without them, they would be lost
+                self._keep(request, ((start, end),))
+                continue
             since = request._executed_to
             if since < start:  # noqa: PLR1730  # `max` would cost as much as all the rest
                 since = start
@@ -118,8 +116,6 @@ class Step:
             first = request._first_step_ns
             if first is None or start < first:
                 request._first_step_ns = start
-            if overlaps:
-                request._pipelined = True
 
     def _remember(self, window: Interval) -> None:
         """Something stalled, or ran beside this step: the window is kept until what it means is known."""
@@ -128,11 +124,14 @@ class Step:
         if owner._engine is not None or (running.overlaps and self.id is not None):
             windows = windows_of.own_part(owner, self, window)
         for request in self.requests:
-            request._windows.extend(windows)
             if running.overlaps:
                 request._pipelined = True
-            if len(request._windows) > windows_of.MAX_WINDOWS:
-                windows_of.boil_down(owner, request)
+            self._keep(request, windows)
+
+    def _keep(self, request: LiveRequest, windows: Sequence[Interval]) -> None:
+        request._windows.extend(windows)
+        if len(request._windows) > windows_of.MAX_WINDOWS:
+            windows_of.boil_down(self._owner, request)
 
     def stalls(self) -> list[tuple[int, int]]:
         """What stalled here since the step began, as (nanoseconds since its beginning, length): plain, to be sent."""

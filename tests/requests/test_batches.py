@@ -1,0 +1,195 @@
+"""Batches that stay the same are read once, and a meter counts for all of their requests: held against plain sums."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.requests.test_live import HERE, Server
+from tritonprobe.requests import LiveRequest
+from tritonprobe.requests.batches import Batches
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def ran(server: Server, batch: Iterable[Any], ns: int) -> None:
+    with server.requests.step(batch):
+        server.now += ns
+
+
+def executed(server: Server) -> dict[str, int | None]:
+    return {cost.id: None if cost.parts is None else cost.parts.execution_ns for cost in server.finished}
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sets(st.integers(0, 5)),  # who is in it
+        st.integers(0, 50),  # how long it takes
+        st.sampled_from(["calm", "calm", "calm", "stalled", "beside"]),
+        st.sets(st.integers(0, 5), max_size=1),  # who ends after it
+        st.sampled_from([list, tuple, lambda batch: [(r, 1) for r in batch], iter]),
+    ),
+    max_size=25,
+)
+
+
+@given(STEPS)
+def test_a_requests_execution_is_the_sum_of_its_steps_whatever_the_batches(steps: list[Any]):
+    server = Server()
+    live = {i: server.requests.request(str(i)) for i in range(6)}
+    lives = dict.fromkeys(map(str, range(6)), 0)
+    took = dict.fromkeys(map(str, range(6)), 0)
+    was_in: set[str] = set()
+    for who, ns, how, ends, shape in steps:
+        batch = [live[i] for i in sorted(who) if i in live]
+        start = server.now
+        stalled = ns // 2 if how == "stalled" else 0
+        with server.requests.step(shape(batch)):
+            if how == "stalled":
+                server.stall(start, start + stalled, HERE)
+            if how == "beside":  # another step over the same requests, as a second rank runs it
+                ran(server, batch, ns)
+            server.now = start + ns
+        for request in batch:
+            took[request.id] += ns - stalled
+            was_in.add(request.id)
+        for i in ends & live.keys():
+            lives[str(i)] = server.now
+            live.pop(i).finish()
+        server.now += 3
+    for request in live.values():
+        lives[request.id] = server.now
+        request.finish()
+    assert executed(server) == {name: took[name] if name in was_in else None for name in took}
+    for cost in server.finished:
+        if cost.parts is not None:
+            assert sum(getattr(cost.parts, part) for part in cost.parts.__slots__) == lives[cost.id]
+    assert server.errors == []
+
+
+def test_a_list_that_the_engine_changes_in_place_is_another_batch(server: Server):
+    early, late = server.requests.request("early"), server.requests.request("late")
+    batch = [early]
+    ran(server, batch, 10)
+    step = server.requests.step(batch)
+    batch.append(late)  # while the step is made, too
+    with step:
+        server.now += 10
+    ran(server, batch, 10)
+    batch.remove(early)
+    ran(server, batch, 10)
+    for request in (early, late):
+        request.finish()
+    assert executed(server) == {"early": 30, "late": 20}
+
+
+def test_another_number_of_tokens_is_the_same_batch_for_its_requests(server: Server):
+    r = server.requests.request("r")
+    for tokens in (512, 512, 100, 1, 1):
+        ran(server, [(r, tokens)], 10)
+    r.finish()
+    assert executed(server) == {"r": 50}
+
+
+def test_a_request_that_is_in_a_batch_twice_is_in_it_once(server: Server):
+    r = server.requests.request("r")
+    ran(server, [r, (r, 1)], 10)
+    ran(server, [r, r], 10)
+    r.finish()
+    assert executed(server) == {"r": 20}
+
+
+def test_a_request_that_left_before_its_end_counts_until_then(server: Server):
+    preempted, other = server.requests.request("preempted"), server.requests.request("other")
+    ran(server, [preempted, other], 10)
+    ran(server, [other], 10)
+    ran(server, [other, preempted], 10)
+    preempted.finish()
+    ran(server, [other, preempted], 10)  # the engine notices late
+    other.finish()
+    assert executed(server) == {"preempted": 20, "other": 40}
+
+
+def test_the_first_step_is_the_end_of_the_queue(server: Server):
+    r = server.requests.request("r")
+    server.now += 7
+    ran(server, [r], 10)
+    ran(server, [r], 10)
+    r.finish()
+    (cost,) = server.finished
+    assert cost.parts is not None
+    assert (cost.parts.queue_ns, cost.parts.execution_ns) == (7, 20)
+
+
+class Odd:
+    """Refuses to be compared, as an array does."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("beside", [Odd(), {}, None])
+def test_what_stands_beside_a_request_is_the_engines_business(server: Server, beside: object):
+    r = server.requests.request("r")
+    for _ in range(3):
+        ran(server, [(r, beside)], 10)
+    ran(server, [(r, Odd())], 10)
+    r.finish()
+    assert executed(server) == {"r": 40}
+    assert server.errors == []
+
+
+@pytest.mark.parametrize("stranger", [Odd(), 5, None, {}])
+def test_a_stranger_is_counted_in_each_step(server: Server, stranger: object):
+    r = server.requests.request("r")
+    for _ in range(3):
+        ran(server, [r, stranger], 10)
+    r.finish()
+    assert executed(server) == {"r": 30}
+    assert server.errors == ["requests"] * 3
+
+
+def test_the_last_batch_holds_its_requests_until_the_next_one_comes(server: Server):
+    """A request that nobody finishes is given up then: not later, and not while a step is in progress."""
+    r = server.requests.request("dropped")
+    ran(server, [r], 10)
+    del r
+    gc.collect()
+    server.requests.request("next").finish()
+    assert [cost.id for cost in server.finished] == ["next"]
+    assert server.errors == ["requests"]
+    assert server.requests._live == {}
+
+
+def reads(batches: Batches, batch: list[Any], misuse: Callable[[str, str], None]) -> list[LiveRequest]:
+    return batches.read(batch, misuse, ids=True).requests
+
+
+def test_the_same_batch_is_read_once(server: Server):
+    batches, said = Batches(), list[tuple[str, str]]()
+
+    def misuse(*what: str) -> None:
+        said.append(what)  # type: ignore[arg-type]
+
+    live = [server.requests.request() for _ in range(3)]
+    first = reads(batches, live, misuse)
+    assert first == live
+    assert reads(batches, [*live], misuse) is first
+    assert reads(batches, [(r, 1) for r in live], misuse) is not first
+    assert reads(batches, live[1:], misuse) == live[1:]
+    with_ids = batches.read([*live, "elsewhere"], misuse, ids=True)
+    assert (with_ids.requests, with_ids.others) == (live, ["elsewhere"])
+    assert batches.read([*live, "elsewhere"], misuse, ids=True) is with_ids
+    assert said == []
+    assert batches.read([*live, "elsewhere"], misuse, ids=False).others == ["elsewhere"]
+    assert [kind for kind, _ in said] == ["ids"]
