@@ -56,8 +56,8 @@ class Switch:
         with self._lock:
             asked = signs.asked(self._directory)
             off = asked is not None and asked.state == "off"
-            if off and asked is not None and self._done != asked:
-                self._runtime.off = True
+            if asked is not None and self._done != asked:  # "on", too: whoever asked may still wait for each process
+                self._runtime.off = self._runtime.off or off
                 self._answer(asked, "")
             self._done = asked
             if self._stop is None:

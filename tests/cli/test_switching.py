@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.export.exporters import until
-from tritonprobe.ledger import DirectoryReader, Sample
+from tritonprobe.cli.switching import answers
+from tritonprobe.ledger import DirectoryReader, FileLedger, Sample, signs
+from tritonprobe.ledger.layout import FORMAT
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,6 +147,33 @@ def test_a_program_that_starts_while_it_is_off_is_not_watched_until_it_is_on(dir
         assert tritonprobe("on", directory).returncode == 0
         running.ask("launch")
         assert launches(directory) == 10
+
+
+def test_a_program_that_starts_while_on_is_asked_for_answers_as_well(directory: Path) -> None:
+    """Whoever asked may still be waiting: for a process that hangs, say."""
+    tritonprobe("on", directory)
+    asked = signs.asked(directory)
+    assert asked is not None
+    with program(directory) as running:
+        (found,) = answers(directory, asked, time.monotonic() + 5)
+        assert (found.pid, found.followed) == (running.pid, True)
+
+
+def test_a_file_of_another_format_is_named_and_no_process_is_said_to_be_none(directory: Path) -> None:
+    ledger = FileLedger(directory)
+    (file,) = directory.glob("*.tpl")
+    with file.open("r+b") as written:
+        written.seek(8)  # after the magic
+        written.write(struct.pack("=I", 1))
+    done = tritonprobe("off", directory, "--wait", "0.1")
+    assert done.returncode == 1
+    assert done.stdout == (
+        f"a process that cannot be asked counts in {file}: "
+        f"written by older tritonprobe: its format is 1, this one reads {FORMAT}\n"
+    )
+    said = json.loads(tritonprobe("off", directory, "--wait", "0.1", "--json").stdout)
+    assert (said["processes"], [each["file"] for each in said["unreadable"]]) == ([], [file.name])
+    del ledger
 
 
 def test_a_process_that_hangs_is_named_and_the_exit_code_says_so(directory: Path) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +37,20 @@ class Followed:
     name: str
     followed: bool
     left: str
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A file that a living process holds and this version cannot read, so that it does not tell whose it is."""
+
+    file: str
+    because: str
+
+
+@dataclass(slots=True)
+class _Living:
+    pids: set[int] = field(default_factory=set)
+    others: list[Other] = field(default_factory=list)
 
 
 def _options(command: F) -> F:
@@ -73,14 +87,19 @@ def _switch(named: str | None, state: signs.State, wait: float, as_json: bool) -
     except OSError as error:
         raise BadInput(f"{directory}: the sign cannot be left there ({error.strerror})") from None
     found = answers(directory, asked, time.monotonic() + wait)
+    others = _living(directory).others
     if as_json:
-        click.echo(json.dumps({"directory": str(directory), "asked": state, "processes": [asdict(f) for f in found]}))
+        processes, unread = [asdict(each) for each in found], [asdict(each) for each in others]
+        made = {"directory": str(directory), "asked": state, "processes": processes, "unreadable": unread}
+        click.echo(json.dumps(made))
     else:
         for each in found:
             say(_sentence(each, state, wait))
-        if not found:
+        for other in others:
+            say(f"a process that cannot be asked counts in {directory / other.file}: {other.because}")
+        if not found and not others:
             say(f"no process counts in {directory} now; those to come there start {state}")
-    if not all(each.followed for each in found):
+    if others or not all(each.followed for each in found):
         raise click.exceptions.Exit(1)
 
 
@@ -106,7 +125,7 @@ def _directory(named: str | None) -> Path:
 def answers(directory: Path, asked: signs.Asked, until: float) -> list[Followed]:
     """What the living processes of the directory did, asked until all have answered or the time is over."""
     while True:
-        living = _living(directory)
+        living = _living(directory).pids
         given = {pid: signs.answered(directory, pid) for pid in living}
         found = {pid: one for pid, one in given.items() if one is not None and one.token == asked.token}
         if len(found) == len(living) or time.monotonic() > until:
@@ -117,16 +136,20 @@ def answers(directory: Path, asked: signs.Asked, until: float) -> list[Followed]
         time.sleep(0.02)
 
 
-def _living(directory: Path) -> set[int]:
+def _living(directory: Path) -> _Living:
     """The processes that count in the directory."""
-    pids = set()
+    found = _Living()
     with suppress(OSError):
         for path in ledger_files(directory):
-            with suppress(OSError, FormatError):
+            try:
                 if is_locked(path):
                     with opened(path) as handle:
-                        pids.add(unpack_header(os.pread(handle, PAGE, 0))[0].pid)
-    return pids
+                        found.pids.add(unpack_header(os.pread(handle, PAGE, 0))[0].pid)
+            except FormatError as error:
+                found.others.append(Other(path.name, str(error)))
+            except OSError:
+                continue  # it is gone, or nobody's
+    return found
 
 
 def _name(pid: int) -> str:
