@@ -228,3 +228,19 @@ def test_a_child_forked_while_a_series_is_born_can_still_count() -> None:
     go_on.set()
     holder.join()
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_forked_child_goes_on_from_a_copy_of_its_parents_numbers() -> None:
+    ledger = MemoryLedger()
+    ledger.add(schema.LAUNCHES, ("k", "all"), 5)
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        ledger.add(schema.LAUNCHES, ("k", "all"), 2)
+        os.write(theirs, str(values(ledger, schema.LAUNCHES)).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(ours, 100).decode() == "{('k', 'all'): 7.0}"
+    assert values(ledger, schema.LAUNCHES) == {("k", "all"): 5}
+    os.close(ours)
+    os.close(theirs)

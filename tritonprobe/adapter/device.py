@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -143,6 +144,8 @@ def activate(arch: int) -> Callable[[], None]:
     driver.set_active(ours)
 
     def restore() -> None:
+        if sys.is_finalizing():  # nothing can be imported any more, and nobody launches
+            return
         _unload_all()
         if driver._active is ours:
             driver.set_active(before)
@@ -165,8 +168,6 @@ def describe() -> str:
 
     Asks nobody who is not there already: no driver is created and no CUDA context is made for it.
     """
-    import sys
-
     if "triton" not in sys.modules:
         return "none"
     from triton import knobs
@@ -187,8 +188,6 @@ def describe() -> str:
 
 def elsewhere() -> Callable[[], None] | None:
     """What makes this thread's device current on another thread; None where only this thread can load binaries."""
-    import sys
-
     if is_compile_only():
         return lambda: None
     torch = sys.modules.get("torch")
@@ -212,8 +211,6 @@ def has_gpu() -> bool:
 
 def is_in_use() -> bool:
     """Whether this process has a device of Triton's. Asks nobody who would make one."""
-    import sys
-
     torch = sys.modules.get("torch")
     return "triton" in sys.modules and (
         _drivers()._active is not None or (torch is not None and torch.cuda.is_initialized())
@@ -222,8 +219,6 @@ def is_in_use() -> bool:
 
 def is_capturing() -> bool:
     """Whether this thread's stream is being captured: nothing may be loaded then."""
-    import sys
-
     torch = sys.modules.get("torch")
     return torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
