@@ -258,6 +258,44 @@ def test_a_request_that_comes_while_a_step_stalls_has_waited_since_then(watched,
     assert total_of(watched, "errors_total") == 0
 
 
+CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_a_request_is_in_the_trace_that_came_with_it(watched, config) -> None:
+    engine = core(config, Executor())
+    engine.request_block_hasher = engine.mm_receiver_cache = None
+    headers = {"traced": {"traceparent": CALLER}, "other": {"tracestate": "a=b"}, "plain": None}
+    for name, sent_headers in headers.items():
+        engine.add_request(engine.preprocess_add_request(sent(name, sent_headers))[0])
+    straight = asking("straight")  # as an engine does that has no such thread
+    straight.trace_headers = {"traceparent": CALLER}
+    engine.add_request(straight)
+    run(engine)
+    found = {cost.id: cost.trace for cost in watched.requests}
+    caller = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+    assert found == {"traced": caller, "straight": caller, "other": None, "plain": None}
+
+
+@pytest.mark.parametrize("tracing", [False, True])
+def test_a_clients_traceparent_travels_with_its_request_whether_vllm_traces_or_not(watched, tracing) -> None:
+    from starlette.datastructures import Headers
+    from vllm.entrypoints.openai.engine.serving import OpenAIServing
+
+    async def is_tracing_enabled() -> bool:
+        return tracing
+
+    serving = SimpleNamespace(engine_client=SimpleNamespace(is_tracing_enabled=is_tracing_enabled))
+
+    def taken(**headers: str) -> Any:
+        return asyncio.run(OpenAIServing._get_trace_headers(serving, Headers(headers)))
+
+    assert taken(Traceparent=CALLER) == {"traceparent": CALLER}
+    assert taken(traceparent="x" * 9999) == {"traceparent": "x" * (9999 if tracing else 256)}
+    assert not taken(authorization="secret")
+    tritonprobe.uninstrument()
+    assert taken(traceparent=CALLER) == ({"traceparent": CALLER} if tracing else None)
+
+
 def test_a_request_that_vllm_refuses_or_that_we_leave_behind_is_no_fault(watched, config) -> None:
     engine = core(config, Executor())
     engine.request_block_hasher = engine.mm_receiver_cache = None

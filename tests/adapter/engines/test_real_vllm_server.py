@@ -42,10 +42,11 @@ class Served:
     port: int
     ranks: int
 
-    def complete(self, length: int, tokens: int = 4) -> dict[str, Any]:
+    def complete(self, length: int, tokens: int = 4, **headers: str) -> dict[str, Any]:
         body = {"model": "hollow", "prompt": [5] * length, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        sent = {"Content-Type": "application/json", **headers}
+        connection.request("POST", "/v1/completions", json.dumps(body), sent)
         response = connection.getresponse()
         assert response.status == 200
         answer: dict[str, Any] = json.loads(response.read())
@@ -58,6 +59,14 @@ class Served:
             if family.metric.name == name:
                 return {s.labels: s.sum if isinstance(s, HistogramSample) else s.value for s in family.samples}
         return {}
+
+    def traces(self) -> set[str]:
+        """Of the exemplars of times to a first token: the latest of each process."""
+        for family in DirectoryReader(self.ledger).collect():
+            if family.metric.name == "time_to_first_token_seconds":
+                traced = [s.traced for s in family.samples if isinstance(s, HistogramSample)]
+                return {each.exemplar.trace_id for each in traced if each is not None}
+        return set()
 
     def requests(self) -> int:
         for family in DirectoryReader(self.ledger).collect():
@@ -132,7 +141,9 @@ def test_every_process_says_what_was_attached_and_ready_is_said_once(served: Ser
     assert re.search(
         r"vLLM 0\.21\.\d+, engine core: kernels and cold calls, and arrivals, core, .*ranks, .*steps", said
     )
-    assert re.search(r"vLLM 0\.21\.\d+, API server: kernels and cold calls, and arrivals, core, health, ranks", said)
+    assert re.search(
+        r"vLLM 0\.21\.\d+, API server: kernels and cold calls, and arrivals, core, health, ranks, .*traces", said
+    )
     assert said.count("ready, for vLLM's warm-up has ended; ") == said.count("ready, for ") == 1
     assert f"{served.ranks} compile" in said or "disk hit" in said
     (at,) = served.read("ready_timestamp_seconds").values()
@@ -167,6 +178,15 @@ def test_a_new_length_is_an_incident_and_the_request_that_waited_is_charged(serv
     assert grown["before_first_token", "queued"] == pytest.approx(0, abs=0.005)
     served.complete(300)
     assert served.read("cold_calls_after_ready_total") == after
+
+
+def test_a_clients_trace_reaches_the_engine_core(served: Served) -> None:
+    trace = f"{0xC0FFEE + served.ranks:032x}"
+    assert served.traces() == set()
+    served.complete(5, traceparent=f"00-{trace}-00f067aa0ba902b7-01")
+    assert trace in served.traces()
+    served.complete(5, traceparent=f"00-{1:032x}-00f067aa0ba902b7-00")  # not sampled
+    assert served.traces() == {trace}
 
 
 def test_off_takes_every_process_along_and_on_brings_it_back(served: Served) -> None:

@@ -5,7 +5,8 @@ What is patched, and what for:
 ``vllm.triton_utils.jit_monitor.activate``            the end of vLLM's own warm-up: ready
 ``AsyncLLM.check_health``                             ready where there is no such end: the first healthy answer
 ``WorkerWrapperBase.init_worker``, ``execute_model``  the rank; which thread serves
-``Scheduler``                                         requests and steps (see `vllm_steps`)
+``Scheduler``, ``EngineCore.preprocess_add_request``  requests and steps (see `vllm_steps`)
+``OpenAIServing._get_trace_headers``                  the client's `traceparent`, which travels with its request
 ``EngineCore.__init__``, ``AsyncLLM.__init__``        the line that says what was attached
 ``apply_top_k_top_p_pytorch``                         first uses of torch's own kernels, which no compiler tells of
 """
@@ -23,7 +24,7 @@ from typing import Any
 
 from tritonprobe.adapter.engines.attaching import Attachment, Part, UnknownShapeError, expect
 from tritonprobe.adapter.engines.host import Host, say
-from tritonprobe.adapter.engines.vllm_steps import STEP, Steps
+from tritonprobe.adapter.engines.vllm_steps import STEP, TRACEPARENT, Steps
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.model import ColdCall
 from tritonprobe.requests import Step
@@ -31,6 +32,8 @@ from tritonprobe.requests import Step
 TRIED = ("0.21.",)
 PLUGIN = "tritonprobe"
 """The name of our entry point, as VLLM_PLUGINS would list it."""
+MAX_HEADER = 256
+"""Characters of a `traceparent` that travel with a request: what it has now, and what a later version may append."""
 FIRST_USE = "first_use"
 FIRST_USE_NS = 5_000_000
 """Below this a first use was not cold: nothing had to be loaded."""
@@ -52,6 +55,7 @@ class Vllm:
             (
                 Part("ready", _MONITOR, self._patch_monitor),
                 Part("health", "vllm.v1.engine.async_llm", self._patch_server),
+                Part("traces", "vllm.entrypoints.openai.engine.serving", self._patch_serving),
                 Part("steps", "vllm.v1.core.sched.scheduler", self._steps.install),
                 Part("arrivals", "vllm.v1.engine.core", self._steps.install_arrivals),
                 Part("ranks", "vllm.v1.worker.worker_base", self._patch_worker),
@@ -94,6 +98,25 @@ class Vllm:
 
         patches.replace(server, "check_health", around)
         patches.replace(server, "__init__", lambda original: self._made(original, "API server"))
+
+    def _patch_serving(self, patches: Patches, module: Any) -> None:
+        """vLLM has a place for the trace headers in each request, and leaves it empty unless it traces itself."""
+        serving = module.OpenAIServing
+        expect(serving._get_trace_headers, "self", "headers")
+
+        def around(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            async def get_trace_headers(serving: Any, headers: Any, *args: Any, **kwargs: Any) -> Any:
+                found = await original(serving, headers, *args, **kwargs)
+                if found is None and self.attachment.on:
+                    sent = headers.get(TRACEPARENT)
+                    if sent is not None:
+                        return {TRACEPARENT: str(sent)[:MAX_HEADER]}
+                return found
+
+            return get_trace_headers
+
+        patches.replace(serving, "_get_trace_headers", around)
 
     def _patch_core(self, patches: Patches, module: Any) -> None:
         def around(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,6 +31,8 @@ is ended: its execution failed."""
 
 ERRORS = ("aborted", "ignored", "error")
 """Ends of a request, in vLLM's words, that are no good ones."""
+TRACEPARENT = "traceparent"
+"""Of the W3C headers that travel with a request, the one that says whose child it is."""
 STEP = "_tritonprobe_step"
 """The attribute of a scheduler output that holds its step's id."""
 
@@ -115,7 +117,7 @@ class Steps:
         def preprocess_add_request(core: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(core, request, *args, **kwargs)  # which raises if the request is refused
             if self._on:
-                self._guarded(self._arrive, core, request.request_id)
+                self._guarded(self._arrive, core, request)
             return result
 
         return preprocess_add_request
@@ -182,16 +184,23 @@ class Steps:
         except Exception:
             self._host.fault("vllm_steps")
 
-    def _arrive(self, core: Any, name: str) -> None:
+    def _arrive(self, core: Any, request: Any) -> None:
+        name = request.request_id
         if name not in self._requests and name not in self._arrived:  # else a further chunk of a streamed input
-            self._arrived[name] = self._host.live.request(name, model=_model(core))
+            self._arrived[name] = self._live(core, request)
 
     def _begin(self, scheduler: Any, request: Any) -> None:
         name = request.request_id
         live = self._arrived.pop(name, None)
         if name not in self._requests:
-            self._requests[name] = _Request(live or self._host.live.request(name, model=_model(scheduler)), request)
+            self._requests[name] = _Request(live or self._live(scheduler, request), request)
             self._awaited.add(name)
+
+    def _live(self, owner: Any, request: Any) -> LiveRequest:
+        """A request of vLLM's, under its own name and model, in its client's trace if that is known: see `vllm`."""
+        model = str(owner.vllm_config.model_config.served_model_name)  # as vLLM's own metrics have it
+        sent = getattr(request, "trace_headers", None) or {}
+        return self._host.live.request(request.request_id, model, sent.get(TRACEPARENT))
 
     def _start(self, output: Any) -> None:
         ids = list(output.num_scheduled_tokens)
@@ -247,8 +256,3 @@ class Steps:
             request = self._requests.pop(name, None)
             if request is not None:
                 request.finish(error)
-
-
-def _model(owner: Any) -> str:
-    """The model's name as vLLM's own metrics have it."""
-    return str(owner.vllm_config.model_config.served_model_name)
