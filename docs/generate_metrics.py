@@ -60,6 +60,7 @@ LABELS = {
     "error": "the exception's type",
     "model": "as `request(model=...)` said",
     "what": "`span` or `link`",
+    "kind": "of what a client sent: `traceparent`",
     "metric": "the family whose series were turned away",
     "part": "the part of tritonprobe that failed; three blame callers: `requests` (`request()` or `step()` misused), "
     "`supports` and `bucket` (what `@op` was given raised)",

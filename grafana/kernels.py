@@ -225,7 +225,18 @@ def itself() -> list[Panel]:
             unit="short",
             empty="none",
             decimals=0,
-            size=(8, 7),
+            size=(12, 7),
+        ),
+        table(
+            "What clients sent that cannot be read",
+            "Since the process started: `traceparent` headers that are none. Their requests are in no trace of the "
+            "client's, and served as all others; no alert asks for these.",
+            Target(f"{total(schema.CLIENT_ERRORS, ('instance', 'kind'), series(schema.CLIENT_ERRORS))} > 0", "sent"),
+            labels={"instance": "instance", "kind": "what"},
+            unit="short",
+            empty="none",
+            decimals=0,
+            size=(12, 7),
         ),
         table(
             "What runs where",
@@ -235,7 +246,7 @@ def itself() -> list[Panel]:
             labels={"instance": "instance", "version": "tritonprobe", **{fact: fact for fact in facts[2:]}},
             unit="short",
             empty="-",
-            size=(16, 7),
+            size=(24, 7),
             decimals=0,
             overrides=[override("ready since", unit="dateTimeAsIso", custom__width=180)],
         ),

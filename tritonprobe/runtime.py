@@ -23,7 +23,7 @@ from tritonprobe.forks import tell_in_child
 from tritonprobe.incidents import Incidents
 from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger, signs
 from tritonprobe.ledger.record import Recorder
-from tritonprobe.ledger.schema import COLD_IN_PROGRESS, ERRORS, INFO, PREWARM_COVERAGE, READY
+from tritonprobe.ledger.schema import CLIENT_ERRORS, COLD_IN_PROGRESS, ERRORS, INFO, PREWARM_COVERAGE, READY
 from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.prewarming import Prewarmed, before_ready
 from tritonprobe.prewarming import run as run_census
@@ -72,7 +72,9 @@ class Runtime:
         self._lock = threading.RLock()
         self._adapter: Adapter | None = None
         self._info: tuple[str, ...] | None = None
-        self.live = Requests(self.bus, on_error=self.fault, open_stalls=self._open_stalls)
+        self.live = Requests(
+            self.bus, on_error=self.fault, on_client_error=self._client_error, open_stalls=self._open_stalls
+        )
         self._recorder = Recorder(self.ledger, settings, self.is_ready, self.fault)
         self.bus.subscribe(self._recorder, keep=True)
         self.bus.subscribe(self._remember, keep=True)
@@ -301,6 +303,13 @@ class Runtime:
                 log.warning("tritonprobe: a fault in %s; the program is not affected", part, exc_info=raised)
         except Exception:
             log.debug("tritonprobe: a fault could not be counted", exc_info=True)
+
+    def _client_error(self, kind: str) -> None:
+        """Counts what a client sent that cannot be read: no fault of the program's or ours. Never raises."""
+        try:
+            self.ledger.add(CLIENT_ERRORS, (kind,))
+        except Exception:
+            self.fault("ledger")
 
     def describe(self) -> None:
         """Writes `info` once more, if what it says has changed. Without Triton there is nothing to say."""

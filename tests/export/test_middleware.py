@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import tritonprobe
+from tests.adapter.conftest import total_of
 from tests.conftest import require_module
 from tests.export.test_asgi import running
 from tritonprobe.export.middleware import KEY, Middleware, openai_tokens
@@ -172,6 +173,8 @@ def test_its_id_and_trace_are_those_it_was_sent_with(url: str, probe: Runtime):
     bad = ask(url, probe, "chat", traceparent="00-nonsense")
     assert bad is not None
     assert bad.trace is None  # and the client got its answer
+    assert total_of(probe, "client_errors_total") == 1
+    assert total_of(probe, "errors_total") == 0  # which is ours, and wakes somebody up
 
 
 def test_a_client_that_goes_away_ends_its_request(url: str, probe: Runtime):

@@ -37,6 +37,7 @@ class Server:
     def __init__(self) -> None:
         self.now = 0
         self.errors: list[str] = []
+        self.client_errors: list[str] = []
         self.open: list[tuple[int, int]] = []
         self.finished: list[RequestCost] = []
         bus = Bus()
@@ -46,6 +47,7 @@ class Server:
             clock=lambda: self.now,
             unix_clock=lambda: 1_700_000_000_000_000_000 + self.now,
             on_error=self.errors.append,
+            on_client_error=self.client_errors.append,
             open_stalls=lambda: self.open,
         )
 
@@ -667,12 +669,18 @@ def test_a_malformed_traceparent_is_counted_each_time_and_logged_once(server: Se
         for header in ("00-xyz", "", "x" * 10_000):
             server.requests.request(traceparent=header).finish()
     assert [cost.trace for cost in server.finished] == [current] * 3
-    assert server.errors == ["requests"] * 3
+    assert server.client_errors == ["traceparent"] * 3
+    assert server.errors == []  # a client's fault is not the program's
     (told,) = caplog.messages
     assert told == (
         "tritonprobe: a request's trace is not a W3C traceparent: '00-xyz'; the request has the current span's, if any "
-        "(said once, counted in errors_total)"
+        "(said once, counted in client_errors_total)"
     )
+
+
+def test_a_traceparent_that_is_no_text_is_the_programs_misuse(server: Server):
+    server.requests.request(traceparent=b"00-xyz").finish()  # type: ignore[arg-type]
+    assert (server.errors, server.client_errors) == (["requests"], [])
 
 
 # Signals, interrupts and forks

@@ -267,6 +267,12 @@ SPANS_DROPPED = Metric(
     ("what",),
 )
 ERRORS = Metric("errors_total", "counter", "Faults of tritonprobe itself and misuse of its API, by part.", ("part",))
+CLIENT_ERRORS = Metric(
+    "client_errors_total",
+    "counter",
+    "What the server's clients sent and nobody can read, by kind: `traceparent`, a header of that name.",
+    ("kind",),
+)
 INFO = Metric("info", "info", "Versions and device of the probed process.", ("version", "triton", "device", "binder"))
 
 METRICS: tuple[Metric, ...] = (
@@ -308,5 +314,6 @@ METRICS: tuple[Metric, ...] = (
     SERIES_DROPPED,
     SPANS_DROPPED,
     ERRORS,
+    CLIENT_ERRORS,
     INFO,
 )

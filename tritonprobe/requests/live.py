@@ -49,13 +49,17 @@ class Requests:
         clock: Callable[[], int] = time.monotonic_ns,
         unix_clock: Callable[[], int] = time.time_ns,
         on_error: Callable[[str], None] | None = None,
+        on_client_error: Callable[[str], None] | None = None,
         open_stalls: OpenStalls = tuple,
     ) -> None:
-        """``on_error("requests")`` is told of each misuse and fault; `open_stalls` lists cold calls in progress."""
+        """``on_error("requests")`` is told of each misuse and fault, ``on_client_error("traceparent")`` of what clients
+        sent and nobody can read; `open_stalls` lists cold calls in progress.
+        """
         self._bus = bus
         self._clock = clock
         self._unix_clock = unix_clock
         self._on_error = on_error
+        self._on_client_error = on_client_error
         self._own_open = open_stalls
         self._stalls = Stalls(self._open)
         self._calls: deque[Call] = deque(maxlen=MAX_CALLS)
@@ -166,7 +170,13 @@ class Requests:
         try:
             return parse_traceparent(traceparent)
         except ValueError as error:
-            self._misuse("traceparent", f"a request's trace is {error}; the request has the current span's, if any")
+            what = f"a request's trace is {error}; the request has the current span's, if any"
+            if not isinstance(traceparent, str):
+                self._misuse("traceparent", what)
+            else:
+                if self._on_client_error is not None:
+                    self._on_client_error("traceparent")
+                self._say("traceparent", what, "client_errors_total")
             return current_trace()
 
     def step(
@@ -308,6 +318,9 @@ class Requests:
         """Counts a misuse, and says so the first time it is seen."""
         if self._on_error is not None:
             self._on_error("requests")
+        self._say(kind, message, "errors_total")
+
+    def _say(self, kind: str, message: str, counted_in: str) -> None:
         if kind not in self._said:
             self._said.add(kind)
-            log.warning("tritonprobe: %s (said once, counted in errors_total)", message)
+            log.warning("tritonprobe: %s (said once, counted in %s)", message, counted_in)
