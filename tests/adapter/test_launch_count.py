@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tritonprobe
-from tests.adapter.conftest import total_of
+from tests.adapter import kernels
+from tests.adapter.conftest import fresh, samples_of, total_of
 from tritonprobe import native
 from tritonprobe.adapter import binder
+from tritonprobe.adapter.rewrite import RewriteError
 from tritonprobe.runtime import Runtime
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler here")
@@ -131,3 +135,60 @@ def test_without_a_compiler_launches_are_counted_in_python(
         add(x, x, x, 128)
     assert runtime.adapter.counting == "inline"
     assert total_of(runtime, "launches_total") == 5
+
+
+class Five(int):
+    pass
+
+
+VALUES = (
+    5,
+    5.0,
+    True,
+    1,
+    1.0,
+    Five(5),
+    None,
+    "a",
+    float("nan"),
+    -1,
+    2**70,
+    np.int64(5),
+    np.float32(5),
+    torch.tensor(5),
+)
+X = torch.zeros(128)
+
+
+def refuse(*args: Any) -> Any:
+    raise RewriteError("an unknown Triton")
+
+
+@given(values=st.lists(st.sampled_from(VALUES), max_size=30))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_all_ways_to_count_put_a_value_into_the_same_bucket(instrumented: Runtime, values: list[Any]) -> None:
+    """Whatever came before it. The binder counts before it binds, so nothing is compiled for these."""
+
+    def counted_by(way: str) -> dict[tuple[str, ...], float]:
+        with pytest.MonkeyPatch.context() as patch:
+            if way == "inline":
+                patch.setattr(instrumented.adapter._binders, "_count", None)
+            if way == "pre_run_hook":
+                patch.setattr(binder, "counting_binder", refuse)
+            kernel = fresh(kernels.add_kernel)
+            kernel[(1,)](X, X, X, 128, BLOCK=128)
+        site = instrumented.adapter.registry.site(kernel)
+        assert site is not None
+        assert site.strategy == way
+        ((*_, bind),) = kernel.device_caches.values()
+        (count,) = kernel.pre_run_hooks or [bind]
+        before = samples_of(instrumented, "launches_total")
+        for value in values:
+            with contextlib.suppress(TypeError, OverflowError):  # Triton knows no class for it
+                count(X, X, X, value, BLOCK=128)
+        after = samples_of(instrumented, "launches_total")
+        return {labels: more for labels in after if (more := after[labels] - before.get(labels, 0))}
+
+    native_, inline, hook = (counted_by(way) for way in ("native", "inline", "pre_run_hook"))
+    assert native_ == inline == hook
+    assert sum(native_.values()) == len(values)

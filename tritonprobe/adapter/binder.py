@@ -20,7 +20,7 @@ from typing import Any
 
 from tritonprobe import native
 from tritonprobe.adapter.calls import Calls
-from tritonprobe.adapter.kernels import Registry, Shape, Site
+from tritonprobe.adapter.kernels import Registry, Shape, Site, is_plain
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import CELLS, MISS, RewriteError, counting_binder
 from tritonprobe.forks import tell_in_child
@@ -243,7 +243,7 @@ def _hook(site: Site, shape: Shape) -> Callable[..., None]:
         try:
             values = tuple(args[i] if i < len(args) else kwargs.get(dim) for dim, i in positions)
             key = values[0] if len(values) == 1 else values or None
-            if site.mode == "launch":
+            if site.mode == "launch" and is_plain(key):
                 cell = shape.cell(key)
                 if cell is not None:
                     cell[0] += 1

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from tritonprobe.adapter.inductor_names import MODULES, canonical_name
+from tritonprobe.adapter.rewrite import PLAIN_TYPES
 from tritonprobe.adapter.strangers import Strangers
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS, WARMUPS, Metric
 from tritonprobe.ledger.store import Cell, Ledger
@@ -261,7 +262,7 @@ class Site:
 
 def is_plain(key: Any) -> bool:
     """Whether a key may be remembered: a tensor in it would be compared by identity, and pin its memory."""
-    return all(type(v) in (int, str, bool, type(None)) for v in (key if type(key) is tuple else (key,)))
+    return all(type(v) in PLAIN_TYPES for v in (key if type(key) is tuple else (key,)))
 
 
 class Registry:

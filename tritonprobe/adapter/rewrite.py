@@ -21,6 +21,9 @@ BINDER_FILE = "<tritonprobe binder>"
 CELLS = "_tritonprobe_cells"
 COUNT = "_tritonprobe_count"
 MISS = "_tritonprobe_miss"
+TYPES = "_tritonprobe_types"
+PLAIN_TYPES = frozenset((int, str, bool, type(None)))
+"""Of arguments that cells are found by. An equal number of another type is another class of argument to Triton."""
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
@@ -92,7 +95,8 @@ def counting_binder(
     """Triton's binder for one kernel, plain and with ``cells[dim][dim]...[0] += 1.0`` as its first statement.
 
     Dicts in dicts, since a tuple as a key costs twice their time; and 1.0, since a float cell plus 1 has to convert.
-    With `count` the statement is ``count(cells, dim, dim, ...)``, which must do the same or raise (`launch_count.c`).
+    The types are asked for before, since 5.0 would find the cell of 5. With `count` the statement is
+    ``count(cells, dim, dim, ...)``, which must do the same or raise (`launch_count.c`).
 
     `generate` is Triton's ``create_function_from_signature``, `arguments` what it takes. It builds the binder by
     ``exec``; a private copy of it runs here with an ``exec`` that keeps the text. Any failing lookup goes to
@@ -122,17 +126,18 @@ def counting_binder(
         raise RewriteError("the generator returned something other than the function it built")
     if not set(dims) <= params:
         raise RewriteError(f"{sorted(set(dims) - params)} are no parameters of the binder")
-    if {CELLS, COUNT, MISS, "Exception"} & taken:
+    if {CELLS, COUNT, MISS, TYPES, "Exception"} & taken:
         raise RewriteError("the binder already uses names of ours, or hides Exception")
     key = "None" if not dims else dims[0] if len(dims) == 1 else f"({', '.join(dims)})"
     body = [ast.dump(statement) for statement in inner.body]
     if count is None:
         place = "".join(f"[{dim}]" for dim in dims or ("None",))
-        add = f"{CELLS}{place}[0] += 1.0"
+        plain_keys = " and ".join(f"{dim}.__class__ in {TYPES}" for dim in dims) or "True"
+        add = f"if {plain_keys}: {CELLS}{place}[0] += 1.0\n    else: {MISS}({key})"
     else:
         add = f"{COUNT}({', '.join((CELLS, *(dims or ('None',))))})"
     inner.body[:0] = ast.parse(f"try:\n    {add}\nexcept Exception:\n    {MISS}({key})").body
-    space = {**namespace, CELLS: cells, COUNT: count, MISS: miss}
+    space = {**namespace, CELLS: cells, COUNT: count, MISS: miss, TYPES: PLAIN_TYPES}
     builtins.exec(compile(ast.fix_missing_locations(tree), BINDER_FILE, "exec", dont_inherit=True), space)
     new = space[inner.name]
     _check_interface(plain, new)
