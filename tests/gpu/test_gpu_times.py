@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -78,6 +79,24 @@ def seen_while(call: Callable[[], Any], seconds: float = 0.15) -> tuple[tritonpr
         if isinstance(s, Sample)
     }
     return found[0]
+
+
+def bumping() -> Callable[[], Any]:
+    """A call that launches one small kernel, of the bucket ``n<=512``."""
+    x = torch.zeros(1 << 16, device="cuda")
+    return lambda: tiny.bump[(3,)](x, 384, BLOCK=128)
+
+
+@contextmanager
+def inside_a_long_window(call: Callable[[], Any]) -> Iterator[None]:
+    """A window of seconds is open when the block begins, and is given up for what the block does."""
+    seen_while(call)
+    thread = threading.Thread(target=lambda: tritonprobe.gpu_window(5))
+    thread.start()
+    time.sleep(0.2)
+    yield
+    thread.join(3)
+    assert not thread.is_alive()
 
 
 def durations(call: Callable[[], Any], calls: int = 60) -> dict[str, list[int]]:
@@ -214,8 +233,7 @@ def test_a_graph_captured_again_and_one_older_than_the_probe(runtime: Runtime) -
 def test_torch_profiler_in_the_middle_sees_all_and_so_do_we_before_and_after(runtime: Runtime) -> None:
     from torch.profiler import ProfilerActivity, profile
 
-    x = torch.zeros(1 << 16, device="cuda")
-    call = lambda: tiny.bump[(3,)](x, 384, BLOCK=128)  # noqa: E731
+    call = bumping()
     assert seen_while(call)
     for _ in range(2):
         with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiler:
@@ -230,32 +248,19 @@ def test_torch_profiler_in_the_middle_sees_all_and_so_do_we_before_and_after(run
 def test_torch_profiler_that_begins_inside_a_window_sees_all(runtime: Runtime) -> None:
     from torch.profiler import ProfilerActivity, profile
 
-    x = torch.zeros(1 << 16, device="cuda")
-    call = lambda: tiny.bump[(3,)](x, 384, BLOCK=128)  # noqa: E731
-    seen_while(call)
-    thread = threading.Thread(target=lambda: tritonprobe.gpu_window(5))
-    thread.start()
-    time.sleep(0.2)
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    call = bumping()
+    with inside_a_long_window(call), profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(20):
             call()
         torch.cuda.synchronize()
-    thread.join(3)
-    assert not thread.is_alive()
     assert [e.count for e in profiler.key_averages() if e.key == "bump"] == [20]
     assert seen_while(call)
 
 
 def test_a_capture_inside_a_window_is_left_in_peace(runtime: Runtime) -> None:
-    x = torch.zeros(1 << 16, device="cuda")
-    call = lambda: tiny.bump[(3,)](x, 384, BLOCK=128)  # noqa: E731
-    seen_while(call)
-    thread = threading.Thread(target=lambda: tritonprobe.gpu_window(5))
-    thread.start()
-    time.sleep(0.2)
-    graph = in_graph(call)
-    thread.join(3)
-    assert not thread.is_alive()
+    call = bumping()
+    with inside_a_long_window(call):
+        graph = in_graph(call)
     graph.replay()
     torch.cuda.synchronize()
     assert seen_while(graph.replay)[0].bucket == "n<=512"
@@ -277,8 +282,7 @@ def test_bench_is_the_records_time(runtime: Runtime) -> None:
 def test_after_uninstrument_nothing_is_outstanding(runtime: Runtime) -> None:
     from tritonprobe.gpu.cupti import the_cupti
 
-    x = torch.zeros(1 << 16, device="cuda")
-    seen_while(lambda: tiny.bump[(3,)](x, 384, BLOCK=128))
+    seen_while(bumping())
     tritonprobe.uninstrument()
     assert the_cupti().outstanding == 0
     assert torch.cuda.CUDAGraph.capture_begin.__module__ == "torch.cuda.graphs"
