@@ -61,10 +61,7 @@ def op(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if is_compiling():
-                return function(*args, **kwargs)
-            runtime = current()
-            if runtime.settings.disabled:
+            if is_compiling() or (runtime := current()).settings.disabled:
                 return function(*args, **kwargs)
             if counters.runtime is not runtime:
                 counters.attach(runtime)
@@ -74,13 +71,12 @@ def op(
                 counters.fell_back(where, refused)
                 with runtime.live.fallback(counters.name, where, refused):
                     return fallback(*args, **kwargs)  # type: ignore[no-any-return]
-            launches = counters.launches
-            launched = launches.observe()
+            before = counters.observe()
             try:
                 result = function(*args, **kwargs)
             except Exception as error:
                 reason = counters.fallback_reason(error)
-                if reason is None or error is not launched.error or launched.launches > 0:
+                if reason is None or not counters.launches.failed_first(error, before):
                     counters.took_triton(where)
                     raise
             else:
@@ -89,7 +85,8 @@ def op(
                     return fallback(*args, **kwargs)  # type: ignore[no-any-return]
                 return result
             finally:
-                launches.observed(launched)
+                if counters.observed():
+                    counters.launches.forget_error()
             counters.fell_back(where, reason)
             with runtime.live.fallback(counters.name, where, reason):
                 return fallback(*args, **kwargs)  # type: ignore[no-any-return]
@@ -126,6 +123,8 @@ class _Counters:
 
     runtime: Runtime | None = None
     launches: Launches
+    observe: Callable[[], int]
+    observed: Callable[[], bool]
     is_compile_only: Callable[[], bool]
     fallback_reason: Callable[[BaseException], FallbackReason | None]
 
@@ -141,6 +140,7 @@ class _Counters:
         if follow(runtime):
             runtime.adapter.install_once()
         self.launches = runtime.adapter.launches
+        self.observe, self.observed = self.launches.ends.observe, self.launches.ends.observed
         self.is_compile_only, self.fallback_reason = is_compile_only, fallback_reason
         self._memo = BucketMemo(runtime.settings.buckets_per_kernel)
         self._names: dict[object, str] = {}
@@ -157,15 +157,18 @@ class _Counters:
             value = self._bucket(*args, **kwargs)
             if type(value) is not dict:
                 return self._memo.admit(op_bucket(value))
-            types = tuple(map(type, value.values()))
-            if not _PLAIN.issuperset(types):
-                return self._memo.admit(op_bucket(value))
-            key = (types, *value.items())  # the types tell M=1024 from M<=1024
-            name = self._names.get(key)
+            values = tuple(value.values())
+            key = (*map(type, values), *value, *values)  # the types tell M=1024 from M<=1024
+            try:
+                name = self._names.get(key)  # types come first, so no value of an odd type is compared with ours
+            except Exception:  # one without a hash is no plain one
+                name = None
             if name is None:
-                if len(self._names) >= MAX_SHAPES:
-                    self._names.clear()
-                name = self._names[key] = self._memo.admit(op_bucket(value))
+                name = self._memo.admit(op_bucket(value))
+                if _PLAIN.issuperset(map(type, values)):
+                    if len(self._names) >= MAX_SHAPES:
+                        self._names.clear()
+                    self._names[key] = name
             return name
         except Exception:
             self._fault("bucket")
@@ -175,7 +178,7 @@ class _Counters:
         cell = self._cells.get(bucket)
         if cell is None:
             cell = self._cells[bucket] = self._ledger.cell(OP_CALLS, (self.name, bucket, "triton"))
-        cell[0] += 1
+        cell[0] += 1.0  # a float: an int would have to be converted each time
 
     def fell_back(self, bucket: str, reason: FallbackReason) -> None:
         self._ledger.add(OP_CALLS, (self.name, bucket, "fallback"))

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+from tritonprobe.adapter.ends import Watch
 from tritonprobe.model import OTHER, ColdCall, Lookup, Mode, Tier, Tuning, Variant
 from tritonprobe.tracing import current_trace
 
@@ -166,10 +167,8 @@ class _Local(threading.local):
 class Calls:
     """The cold calls in progress of one process."""
 
-    def __init__(
-        self, opened: Callable[[OpenCall], None], closed: Callable[[ColdCall], None], watch: list[None]
-    ) -> None:
-        """`opened` and `closed` are told of each call; `watch` is not empty while one is open (see `rewrite.guard`)."""
+    def __init__(self, opened: Callable[[OpenCall], None], closed: Callable[[ColdCall], None], watch: Watch) -> None:
+        """`opened` and `closed` are told of each call; `watch` knows while one is open."""
         self._opened = opened
         self._closed = closed
         self._watch = watch
@@ -223,7 +222,7 @@ class Calls:
 
     def _open(self, call: OpenCall) -> OpenCall:
         self._local.call = call
-        self._watch.append(None)
+        self._watch.begin_slow()
         self._opened(call)
         return call
 
@@ -231,13 +230,9 @@ class Calls:
         if self._local.call is not call:
             return
         self._local.call = None
-        self._watch.pop()
+        self._watch.end_slow()
         call.frame = None
         self._closed(call.finished())
-
-    def forked(self) -> None:
-        """In a forked child: the forking thread's own call goes on, the others' are gone with their threads."""
-        self._watch[:] = [None] * (self._local.call is not None)
 
     def end_of(self, frame: FrameType) -> None:
         """A guarded function returns or raises: its call, if it has one, is over."""

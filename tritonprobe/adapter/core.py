@@ -15,6 +15,7 @@ from tritonprobe.adapter import device
 from tritonprobe.adapter.binder import Binders
 from tritonprobe.adapter.calls import Calls, OpenCall
 from tritonprobe.adapter.census import CensusRecorder
+from tritonprobe.adapter.ends import Watch
 from tritonprobe.adapter.gputime import GpuWatch
 from tritonprobe.adapter.hosttime import HostTime
 from tritonprobe.adapter.inductor import Inductor
@@ -71,7 +72,7 @@ class Adapter:
         is_ready: Callable[[], bool] = lambda: False,
     ) -> None:
         self.registry = Registry(ledger, fault, settings.buckets_per_kernel)
-        self._watch: list[None] = []  # not empty while a cold call or an op is under way on any thread
+        self._watch = Watch()
         self._patches = Patches()
         self._arch = None if settings.device is None else device.parse_device(settings.device)
         self._restore_device: Callable[[], None] | None = None
@@ -84,7 +85,7 @@ class Adapter:
         self._binders = Binders(self.registry, self.calls, self._enabled)
         self._phases = Phases(self.registry, self.calls, self._enabled, self._binders.choose_again, self.census)
         self._tunings = Tunings(
-            self.registry, self.calls, self._enabled, lambda: not device.is_compile_only(), self.census
+            self.registry, self.calls, self._watch, self._enabled, lambda: not device.is_compile_only(), self.census
         )
         self._interpreted = Interpreted(self.registry, publish, self._enabled)
         self.windows = LaunchWindows(fault, lambda: self.registry.thread.trials > 0)
@@ -99,7 +100,7 @@ class Adapter:
             self.calls,
             self.launches,
             self._phases,
-            self._watch,
+            self._watch.any,
             publish,
             self._enabled,
             lambda: not device.is_compile_only(),
@@ -204,8 +205,8 @@ class Adapter:
     def forked(self) -> None:
         """In a forked child: locks that other threads held are free, and what those threads had begun is over."""
         self._lock = threading.RLock()
-        self.calls.forked()
-        self.launches.forked()
+        # The forking thread's own cold call and ops go on, the others' are gone with their threads.
+        self._watch.restart(int(self.calls.current is not None) + self.registry.thread.trials, self.launches.ends.ops())
         self.registry.forked(CELLS)
 
 

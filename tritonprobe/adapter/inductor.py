@@ -177,5 +177,5 @@ class Inductor:
     def _ended(self, autotuner: Any) -> None:  # a guard hands its function's self over
         frame = sys._getframe(1)
         if mode_of(frame.f_locals) == "launch":
-            self._launches.observe_end()
+            self._launches.ends.add()
         self._calls.end_of(frame)

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from tritonprobe.adapter.calls import Calls
+from tritonprobe.adapter.ends import Ends, Watch
 from tritonprobe.adapter.kernels import Registry, Site, jit_function, trial_code
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import BINDER_FILE, CELLS, RewriteError, guard
@@ -25,24 +26,8 @@ from tritonprobe.model import LaunchError, Mode
 log = logging.getLogger("tritonprobe")
 
 
-class Launched:
-    """What one op call did on its thread: launches that came back, and the exception of one that did not."""
-
-    __slots__ = ("before", "ended", "error", "raised")
-
-    def __init__(self, before: Launched | None) -> None:
-        self.before = before  # the op around this one
-        self.ended = 0
-        self.raised = 0
-        self.error: BaseException | None = None
-
-    @property
-    def launches(self) -> int:
-        return self.ended - self.raised
-
-
 class _Thread(threading.local):
-    watching: Launched | None = None
+    error: BaseException | None = None  # of the last launch that raised in an op
 
 
 class Launches:
@@ -50,13 +35,14 @@ class Launches:
         self,
         registry: Registry,
         calls: Calls,
-        watch: list[None],
+        watch: Watch,
         publish: Callable[[LaunchError], None],
         enabled: Callable[[], bool],
     ) -> None:
         self._registry = registry
         self._calls = calls
         self._watch = watch
+        self.ends = Ends(watch, self._ended)
         self._publish = publish
         self._enabled = enabled
         self._thread = _Thread()
@@ -71,41 +57,19 @@ class Launches:
         patches.replace(Autotuner, "run", self._guarded_tuner)
         self._calls.guarded[Launches._warm.__code__] = "kernel"
 
-    def observe(self) -> Launched:
-        """Launches of this thread from now on. Until `observed`, each launch of the process pays for a look at it."""
-        thread = self._thread
-        mine = thread.watching = Launched(thread.watching)
-        self._watch.append(None)
-        return mine
+    def failed_first(self, error: BaseException, before: int) -> bool:
+        """Whether `error` is that of a launch of this thread, and none came back since `observe` said `before`."""
+        return error is self._thread.error and self.ends.came_back() <= before
 
-    def observed(self, mine: Launched) -> None:
-        """The end of what `observe` began."""
-        self._watch.pop()
-        mine.error = None  # else the op's frame, the exception and its traceback would hold each other, and the tensors
-        before = self._thread.watching = mine.before
-        if before is not None:
-            before.ended += mine.ended
-            before.raised += mine.raised
+    def forget_error(self) -> None:
+        """The op is over: else its frame, the exception and its traceback would hold each other, and the tensors."""
+        self._thread.error = None
 
-    def forked(self) -> None:
-        """In a forked child: ops under way on the forking thread still watch its launches."""
-        watching = self._thread.watching
-        while watching is not None:
-            self._watch.append(None)
-            watching = watching.before
-
-    def observe_end(self) -> None:
-        """A launch that is no `JITFunction`'s came to its end on this thread."""
-        watching = self._thread.watching
-        if watching is not None:
-            watching.ended += 1
-
-    def observe_error(self, error: BaseException) -> None:
-        """... and this is the exception it ends with."""
-        watching = self._thread.watching
-        if watching is not None:
-            watching.raised += 1
-            watching.error = error
+    def observe_error(self, error: BaseException, counted: bool = True) -> None:
+        """A launch of this thread raises. `counted`: it comes to an end that counts."""
+        if self.ends.ops():
+            self.ends.add_raised(counted)
+            self._thread.error = error
 
     def _guarded_run(self, original: Any) -> Any:
         self._original = original
@@ -115,8 +79,8 @@ class Launches:
             run = guard(
                 original,
                 raised=self._raised,
-                ended=self._ended,
-                watch=self._watch,
+                ended=self.ends.ended,
+                watch=self._watch.any,
                 prelude=prelude,
                 names={"_tritonprobe_warm": self._warm},
             )
@@ -127,7 +91,7 @@ class Launches:
         return run
 
     def _wrapped_run(self, original: Any) -> Any:
-        raised, ended, warm, watch = self._raised, self._ended, self._warm, self._watch
+        raised, ended, warm, watch = self._raised, self.ends.ended, self._warm, self._watch.any
 
         @functools.wraps(original)
         def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
@@ -146,10 +110,10 @@ class Launches:
 
     def _guarded_tuner(self, original: Any) -> Any:
         try:
-            run = guard(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch)
+            run = guard(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch.any)
         except RewriteError as error:
             log.warning("tritonprobe: wrapping Autotuner.run: %s", error)
-            raised, ended, watch = self._tuner_raised, self._tuner_ended, self._watch
+            raised, ended, watch = self._tuner_raised, self._tuner_ended, self._watch.any
 
             @functools.wraps(original)
             def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -196,10 +160,8 @@ class Launches:
             if error is None:
                 return
             site = self._registry.site(kernel)
-            watching = self._thread.watching
-            if watching is not None and self._is_launch(site):
-                watching.raised += 1
-                watching.error = error
+            if self._is_launch(site):
+                self.observe_error(error)
             if site is None:
                 return
             mode = site.mode
@@ -218,15 +180,14 @@ class Launches:
         except Exception:
             self._registry.fault("launches")
 
-    def _ended(self, kernel: Any) -> None:
-        watching = self._thread.watching
-        if watching is not None:
-            thread = self._registry.thread
-            # The site is asked for only where the thread has something other than launches under way.
-            if thread.trials == 0 and (thread.mode == "launch" or self._is_launch(self._registry.site(kernel))):
-                watching.ended += 1
+    def _ended(self, kernel: Any, frame: FrameType) -> None:
+        """The end of a launch while a cold call or a trial is under way, on whichever thread."""
+        thread = self._registry.thread
+        # The site is asked for only where the thread has something other than launches under way.
+        if thread.trials == 0 and (thread.mode == "launch" or self._is_launch(self._registry.site(kernel))):
+            self.ends.add()
         if self._calls.current is not None:
-            self._calls.end_of(sys._getframe(1))
+            self._calls.end_of(frame)
 
     def _is_launch(self, site: Site | None) -> bool:
         """Whether an op counts this call: trials and warm-ups may come before a fallback, of unwatched kernels too."""
@@ -243,9 +204,8 @@ class Launches:
                 call.error = type(error).__name__
             if _came_through_a_launch(error):
                 return  # and was counted there
-            watching = self._thread.watching
-            if watching is not None and self._registry.thread.trials == 0:
-                watching.error = error
+            if self._registry.thread.trials == 0:
+                self.observe_error(error, counted=False)
             jit = jit_function(tuner)
             site = self._registry.site(jit) if jit is not None else None
             if site is None or site.mode != "launch":

@@ -16,6 +16,7 @@ from typing import Any
 from tritonprobe.adapter.calls import Calls, OpenCall
 from tritonprobe.adapter.census import CensusRecorder
 from tritonprobe.adapter.encoding import describe_call
+from tritonprobe.adapter.ends import Watch
 from tritonprobe.adapter.kernels import Registry, jit_function
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.rewrite import CELLS
@@ -69,6 +70,7 @@ class Tunings:
         self,
         registry: Registry,
         calls: Calls,
+        watch: Watch,
         enabled: Callable[[], bool],
         measures: Callable[[], bool],
         census: CensusRecorder,
@@ -76,6 +78,7 @@ class Tunings:
         """``measures()`` says whether a benchmark on this device means anything."""
         self._registry = registry
         self._calls = calls
+        self._watch = watch
         self._enabled = enabled
         self._measures = measures
         self._census = census
@@ -136,9 +139,11 @@ class Tunings:
             thread = self._registry.thread
             before, thread.config = thread.config, str(config)
             thread.trials += 1
+            self._watch.begin_slow()
             try:
                 return measured(tuner, *args, config=config, **meta)
             finally:
+                self._watch.end_slow()
                 thread.trials -= 1
                 thread.config = before
 

@@ -51,6 +51,9 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
             say(f"windows, {name}: {share.median:.4%} of the time [{share.low:.4%}, {share.high:.4%}]")
         for name, most in found.by_default().items():
             say(f"by default, {name}: at most {most:.4f}")
+        consumer = found.consumer_us()
+        if consumer is not None:
+            say(f"consumer: {consumer:.3f} us a record")
         for name, times in found.steady().items():
             say(f"tuner: {name}: the same winner {times} times of ten")
         for name, setting in found.parts.get("exact", {}).items():

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from tritonprobe.gpu import torch_graphs
+from tritonprobe.gpu.quantiles import quantile
 
 if TYPE_CHECKING:
     from tritonprobe.gpu.cupti import Cupti
@@ -29,6 +30,7 @@ MOST_CALLS = 5000
 COLLECT_SECONDS = 30.0
 
 ReturnMode = Literal["mean", "median", "min", "max", "all"]
+_QUANTILES = {"min": 0.0, "median": 0.5, "max": 1.0}
 _said: list[str] = []
 
 
@@ -46,7 +48,8 @@ def bench(
 ) -> float | list[float]:
     """The GPU time of one call of `fn`, in milliseconds; its arguments are those of ``triton.testing.do_bench``.
 
-    `warmup` and `rep` are milliseconds to spend. Where there is no CUPTI, or another profiler has it, times are taken
+    `warmup` and `rep` are milliseconds to spend. Quantiles, the median too, are finer than the clock's ticks (see
+    `quantiles`). Where there is no CUPTI, or another profiler has it, times are taken
     by events, with one line that says why. Raises ValueError on an unknown `return_mode`.
     """
     if return_mode not in ("mean", "median", "min", "max", "all"):
@@ -58,15 +61,13 @@ def bench(
             _said.append(str(error))
             log.warning("tritonprobe: gpu.bench times by events, which see the host, too: %s", error)
         times = _by_events(fn, warmup, rep, grad_to_none)
-    if quantiles is not None:
-        found = [_quantile(sorted(times), q) for q in quantiles]
-        return found[0] if len(found) == 1 else found
-    if return_mode == "all":
+    if return_mode == "all" and quantiles is None:
         return times
-    reduce: dict[str, Callable[[list[float]], float]] = {
-        "mean": statistics.fmean, "median": statistics.median, "min": min, "max": max,
-    }  # fmt: skip
-    return reduce[return_mode](times)
+    times.sort()
+    if quantiles is not None:
+        found = [quantile(times, q) for q in quantiles]
+        return found[0] if len(found) == 1 else found
+    return statistics.fmean(times) if return_mode == "mean" else quantile(times, _QUANTILES[return_mode])
 
 
 def gpu_times(
@@ -216,12 +217,3 @@ def _estimate(fn: Callable[[], Any], cache: Any) -> float:
 
 def _calls(milliseconds: float, estimate: float) -> int:
     return max(1, int(milliseconds / estimate))
-
-
-def _quantile(ordered: Sequence[float], q: float) -> float:
-    if not 0 <= q <= 1:
-        raise ValueError(f"quantile {q}: expected 0 to 1")
-    place = q * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -25,6 +25,7 @@ WARM_LAUNCHES = 300
 GRAPH_KERNELS = 100
 GRAPH_REPLAYS = 200
 SEVERAL = 20  # rounds of what needs fewer
+CONSUMED_SECONDS = 0.1  # of a window with as many records as come in it
 TUNING_WARMUP, TUNING_REP = 5, 20  # milliseconds of each configuration, on either clock
 
 Switch = Callable[[], AbstractContextManager[None]]
@@ -95,6 +96,29 @@ class Parts:
                     found[f"{way} unavailable"] = str(error).partition("\n")[0]
             self.say(f"others, {way}")
         return {"pairs": found}
+
+    def consumer(self) -> dict[str, Any]:
+        """Processor time that a window's own thread takes, by the records it gets; all that it does, but waiting."""
+        times = self._watch("on")
+        windows: list[dict[str, int]] = []
+        with self._instrumented():
+            for _ in range(SEVERAL):
+                done = threading.Event()
+                launching = threading.Thread(target=self._launch_until, args=(done,))
+                launching.start()
+                begin = time.thread_time_ns()
+                samples = times.window(CONSUMED_SECONDS)
+                took = time.thread_time_ns() - begin
+                done.set()
+                launching.join()
+                windows.append({"ns": took, "records": sum(sample.count for sample in samples)})
+        return {"consumer": windows}
+
+    def _launch_until(self, done: threading.Event) -> None:
+        while not done.is_set():
+            for _ in range(ROUND_LAUNCHES):
+                self._add()
+            self.torch.cuda.synchronize()
 
     def graph(self) -> dict[str, Any]:
         """Replays of a graph of 100 tiny kernels, with windows as by default: a program with graphs is left alone."""

@@ -1,0 +1,138 @@
+/* The ends of launch calls, and the ops on whose behalf they are counted.
+ *
+ * An op only needs to know how many launches of its thread came back, and that only if one of them fails: numbers of
+ * the thread's own. While a cold call or a trial is under way, on whichever thread, Python looks at each end.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+static _Thread_local long long ended; /* launch calls of this thread that came to an end, ever */
+static _Thread_local long long raised; /* those of them that did with an exception, in an op */
+static _Thread_local long ops;         /* under way, one in the other */
+static _Thread_local int has_error;    /* since the outermost began */
+
+enum { ANY, SLOW, LOOK };
+
+static PyObject *
+end(PyObject *state, PyObject *kernel)
+{
+    if (PyList_GET_SIZE(PyTuple_GET_ITEM(state, SLOW)) > 0) {
+        PyObject *frame = (PyObject *)PyEval_GetFrame();
+        return PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(state, LOOK), kernel, frame == NULL ? Py_None : frame, NULL);
+    }
+    ended++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+observe(PyObject *state, PyObject *unused)
+{
+    (void)unused;
+    if (PyList_Append(PyTuple_GET_ITEM(state, ANY), Py_None) < 0) {
+        return NULL;
+    }
+    ops++;
+    return PyLong_FromLongLong(ended - raised);
+}
+
+static PyObject *
+observed(PyObject *state, PyObject *unused)
+{
+    (void)unused;
+    PyObject *any = PyTuple_GET_ITEM(state, ANY);
+    Py_ssize_t size = PyList_GET_SIZE(any);
+    ops--;
+    int had_error = has_error;
+    has_error = 0;
+    if (size > 0 && PyList_SetSlice(any, size - 1, size, NULL) < 0) {
+        return NULL;
+    }
+    return PyBool_FromLong(had_error);
+}
+
+static PyMethodDef of_state[] = {
+    {"ended", end, METH_O, NULL},
+    {"observe", observe, METH_NOARGS, NULL},
+    {"observed", observed, METH_NOARGS, NULL},
+};
+
+/* make(any, slow, look) -> (ended, observe, observed), see `ends.py`. */
+static PyObject *
+make(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *any, *slow, *look;
+    if (!PyArg_ParseTuple(arguments, "O!O!O", &PyList_Type, &any, &PyList_Type, &slow, &look)) {
+        return NULL;
+    }
+    PyObject *state = PyTuple_Pack(3, any, slow, look);
+    PyObject *made = PyTuple_New(3);
+    for (Py_ssize_t i = 0; state != NULL && made != NULL && i < 3; i++) {
+        PyObject *function = PyCFunction_New(&of_state[i], state);
+        if (function == NULL) {
+            Py_CLEAR(made);
+            break;
+        }
+        PyTuple_SET_ITEM(made, i, function);
+    }
+    Py_XDECREF(state);
+    return made;
+}
+
+static PyObject *
+add(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    ended++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+add_raised(PyObject *module, PyObject *counted)
+{
+    (void)module;
+    int is_counted = PyObject_IsTrue(counted);
+    if (is_counted < 0) {
+        return NULL;
+    }
+    raised += is_counted;
+    has_error = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+came_back(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLongLong(ended - raised);
+}
+
+static PyObject *
+ops_here(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyLong_FromLong(ops);
+}
+
+static PyMethodDef methods[] = {
+    {"make", make, METH_VARARGS, NULL},
+    {"add", add, METH_NOARGS, NULL},
+    {"add_raised", add_raised, METH_O, NULL},
+    {"came_back", came_back, METH_NOARGS, NULL},
+    {"ops", ops_here, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "launch_end", NULL, 0, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC
+PyInit_launch_end(void)
+{
+    return PyModuleDef_Init(&definition);
+}
