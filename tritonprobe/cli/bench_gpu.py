@@ -5,21 +5,20 @@ Reads flags, shows progress and results; the measuring is `tritonprobe.proving`'
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from tritonprobe.cli.group import BadInput, say
-from tritonprobe.cli.proofs import _checked, _failing, _json, _leave, _output, _say
+from tritonprobe.cli.measuring import device_for, finish, measuring, progress, with_json, with_output
 
 
 @click.command(short_help="Measure what GPU times cost, and how good they are.")
 @click.option("--pairs", default=200, show_default=True, type=click.IntRange(min=10), help="Of rounds to compare.")
 @click.option("--seed", default=0, show_default=True, help="Of the rounds' order and of the intervals.")
 @click.option("--part", "parts", multiple=True, help="Only this part; may be given again.", metavar="PART")
-@_json
-@_output
+@with_json
+@with_output
 @click.pass_context
 def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_json: bool, output: Path | None) -> None:
     """Launch and replay with and without windows of GPU times, check their attribution, and tune by either clock.
@@ -32,16 +31,14 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
     wrong = [part for part in parts if part not in measurement.PARTS]
     if wrong:
         raise BadInput(f"--part {wrong[0]}: expected one of {', '.join(measurement.PARTS)}")
-    _checked("cuda", output)
-    with _failing(ctx):
-        found = measurement.measure(pairs, seed, parts or measurement.PARTS, _say)
+    device_for("cuda", output)
+    with measuring(ctx):
+        found = measurement.measure(pairs, seed, parts or measurement.PARTS, progress)
     options = {"--pairs": pairs, "--seed": seed, "--json": as_json, "--output": output}
     line = " ".join([command_line("bench gpu", options), *(f"--part {part}" for part in parts)])
     made = document("gpu", line, found.made, measurement.body(found))
-    _leave(made, output)
-    if as_json:
-        click.echo(json.dumps(made, indent=1))
-    else:
+
+    def show() -> None:
         for name, (difference, ratio) in found.compared().items():
             say(
                 f"{name}: {difference.median:+.2f} us [{difference.low:+.2f}, {difference.high:+.2f}], "
@@ -63,4 +60,5 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
             )
         for part, why in found.failed.items():
             say(f"failed: {part}: {why}")
-    ctx.exit(0 if found.good else 1)
+
+    finish(ctx, made, found.good, as_json, output, show)

@@ -1,45 +1,30 @@
-"""`tritonprobe bench cold` and `bench overhead`: what tritonprobe proves about itself, on this machine.
+"""`tritonprobe bench cold`, `overhead`, `scrape`, `steps` and `prewarm`: what tritonprobe proves about itself, here.
 
-Reads flags, shows progress and results; the measuring is `tritonprobe.proving`'s.
+Reads flags and shows results; the measuring is `tritonprobe.proving`'s, and how such a verb ends `measuring`'s.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tritonprobe.cli.group import BadInput, Complaint, say
-from tritonprobe.files import is_special, write_whole
-from tritonprobe.settings import SettingError
-
-INTERRUPTED = 130
-
-_device = click.option(
-    "--device", default="auto", show_default=True, help="auto, cuda, or compile-only:cuda:90.", metavar="DEVICE"
+from tritonprobe.cli.group import BadInput, say
+from tritonprobe.cli.measuring import (
+    check_output,
+    device_for,
+    finish,
+    measuring,
+    progress,
+    with_device,
+    with_json,
+    with_output,
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of the table.")
-_output = click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the JSON document to FILE as well.",
-    metavar="FILE",
-)
-
-
-class Failed(Complaint):
-    """A measurement that could not be finished."""
 
 
 @click.command(short_help="Hold tritonprobe's account of each kind of cold call against the clock.")
-@_device
+@with_device
 @click.option(
     "--repeat",
     default=3,
@@ -48,8 +33,8 @@ class Failed(Complaint):
     help="Times, each in a fresh state.",
     metavar="N",
 )
-@_json
-@_output
+@with_json
+@with_output
 @click.pass_context
 def cold(ctx: click.Context, device: str, repeat: int, as_json: bool, output: Path | None) -> None:
     """Meet each kind of cold call in a fresh process, and compare tritonprobe's phases with the caller's own clock.
@@ -66,27 +51,22 @@ def cold(ctx: click.Context, device: str, repeat: int, as_json: bool, output: Pa
             "bench cold launches the kernels of tritonprobe_kernels, which is not installed beside tritonprobe"
         )
     options = {"--device": device, "--repeat": repeat, "--json": as_json, "--output": output}
-    chosen = _checked(device, output)
-    with _failing(ctx):
-        found = measurement.measure(repeat, chosen, _say)
+    chosen = device_for(device, output)
+    with measuring(ctx):
+        found = measurement.measure(repeat, chosen, progress)
     made = document("cold", command_line("bench cold", options), found.made, measurement.body(found))
-    _leave(made, output)
-    if as_json:
-        click.echo(json.dumps(made, indent=1))
-    else:
-        proofs_report.print_cold(found)
-    ctx.exit(0 if found.good else 1)
+    finish(ctx, made, found.good, as_json, output, lambda: proofs_report.print_cold(found))
 
 
 @click.command(short_help="Measure what watching costs a hot launch.")
-@_device
+@with_device
 @click.option(
     "--pairs", default=200, show_default=True, type=click.IntRange(min=2), help="Of rounds to compare.", metavar="N"
 )
 @click.option("--launches", default=1000, show_default=True, type=click.IntRange(min=10), help="A round.", metavar="N")
 @click.option("--seed", default=0, show_default=True, help="Of the rounds' order and of the intervals.")
-@_json
-@_output
+@with_json
+@with_output
 @click.pass_context
 def overhead(
     ctx: click.Context, device: str, pairs: int, launches: int, seed: int, as_json: bool, output: Path | None
@@ -109,25 +89,20 @@ def overhead(
         "--json": as_json,
         "--output": output,
     }
-    chosen = _checked(device, output)
-    with _failing(ctx):
-        found = measurement.measure(pairs, launches, seed, chosen, _say)
+    chosen = device_for(device, output)
+    with measuring(ctx):
+        found = measurement.measure(pairs, launches, seed, chosen, progress)
     body = measurement.body(found, launches, seed)
     made = document("overhead", command_line("bench overhead", options), found.made, body)
-    _leave(made, output)
-    if as_json:
-        click.echo(json.dumps(made, indent=1))
-    else:
-        proofs_report.print_overhead(found)
-    ctx.exit(0 if found.good else 1)
+    finish(ctx, made, found.good, as_json, output, lambda: proofs_report.print_overhead(found))
 
 
 @click.command(short_help="Measure how long a scrape of many series takes.")
 @click.option("--series", default=10_000, show_default=True, type=click.IntRange(1000, 100_000), metavar="N")
 @click.option("--repeat", default=50, show_default=True, type=click.IntRange(min=2), help="Scrapes.", metavar="N")
 @click.option("--seed", default=0, show_default=True, help="Of the interval.")
-@_json
-@_output
+@with_json
+@with_output
 @click.pass_context
 def scrape(ctx: click.Context, series: int, repeat: int, seed: int, as_json: bool, output: Path | None) -> None:
     """Fill a ledger, serve it by an exporter process, and time whole scrapes of it over loopback.
@@ -137,25 +112,24 @@ def scrape(ctx: click.Context, series: int, repeat: int, seed: int, as_json: boo
     from tritonprobe.proving import scrape as measurement
     from tritonprobe.proving.document import command_line, described, document
 
-    _checked_output(output)
+    check_output(output)
     options = {"--series": series, "--repeat": repeat, "--seed": seed, "--json": as_json, "--output": output}
-    with _failing(ctx):
+    with measuring(ctx):
         found = measurement.measure(series, repeat, seed)
     made = document("scrape", command_line("bench scrape", options), described(), measurement.body(found, series, seed))
-    _leave(made, output)
-    if as_json:
-        click.echo(json.dumps(made, indent=1))
-    else:
+
+    def show() -> None:
         ms = [1e3 * seconds for seconds in (found.interval.median, found.interval.low, found.interval.high)]
         say(f"{found.lines:,} samples, {found.size:,} bytes: {ms[0]:.1f} ms [{ms[1]:.1f}, {ms[2]:.1f}] a scrape")
-    ctx.exit(0 if found.good else 1)
+
+    finish(ctx, made, found.good, as_json, output, show)
 
 
 @click.command(short_help="Measure what request() and step() cost an engine's iteration.")
 @click.option("--rounds", default=60, show_default=True, type=click.IntRange(min=2), help="Of each batch.", metavar="N")
 @click.option("--seed", default=0, show_default=True, help="Of the intervals.")
-@_json
-@_output
+@with_json
+@with_output
 @click.pass_context
 def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Path | None) -> None:
     """Time empty steps over batches of live requests whose traces are sampled out, as a scheduler would make them.
@@ -168,27 +142,26 @@ def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Pat
     from tritonprobe.proving import steps as measurement
     from tritonprobe.proving.document import command_line, described, document
 
-    _checked_output(output)
+    check_output(output)
     options = {"--rounds": rounds, "--seed": seed, "--json": as_json, "--output": output}
-    with _failing(ctx):
+    with measuring(ctx):
         found = measurement.measure(rounds, seed, listener)
     made = document("steps", command_line("bench steps", options), described(), measurement.body(found, rounds, seed))
-    _leave(made, output)
-    if as_json:
-        click.echo(json.dumps(made, indent=1))
-    else:
+
+    def show() -> None:
         for each in found.batches:
             us = each.interval
             shape = f"{each.size:4} requests, {each.kind + ':':9}"
             say(f"{shape} {us.median:6.2f} us [{us.low:.2f}, {us.high:.2f}] a step, {each.how}")
-    ctx.exit(0 if found.good else 1)
+
+    finish(ctx, made, found.good, as_json, output, show)
 
 
 @click.command(short_help="Measure how much sooner a tuned kernel is ready when it is prewarmed.")
-@_device
+@with_device
 @click.option("--side", default=1024, show_default=True, type=click.IntRange(64, 16_384), help="Of the matrices.")
-@_json
-@_output
+@with_json
+@with_output
 @click.pass_context
 def prewarm(ctx: click.Context, device: str, side: int, as_json: bool, output: Path | None) -> None:
     """Tune a matrix product of 24 configurations twice, nothing compiled: as Triton does, and by a prewarm.
@@ -200,69 +173,17 @@ def prewarm(ctx: click.Context, device: str, side: int, as_json: bool, output: P
     from tritonprobe.proving.document import command_line, document
 
     options = {"--device": device, "--side": side, "--json": as_json, "--output": output}
-    chosen = _checked(device, output)
-    with _failing(ctx):
-        found = measurement.measure(side, chosen, _say)
+    chosen = device_for(device, output)
+    with measuring(ctx):
+        found = measurement.measure(side, chosen, progress)
     made = document("prewarm", command_line("bench prewarm", options), found.made, measurement.body(found))
-    _leave(made, output)
-    if as_json:
-        click.echo(json.dumps(made, indent=1))
-    else:
+
+    def show() -> None:
         slower = "nothing was measured" if found.slower is None else f"its winner at {found.slower:.3f} of the best"
         say(
             f"Triton's own first call {found.serial:.2f} s; prewarmed in {found.prewarmed:.2f} s, "
             f"{found.share:.2f} of it, by {found.threads} threads; {slower}; "
             f"the first call then {found.first_call * 1e3:.2f} ms, {found.cold_after} cold"
         )
-    ctx.exit(0 if found.good else 1)
 
-
-def _checked(device: str, output: Path | None) -> str | None:
-    """The compile-only device to use, or None for the GPU; before minutes are spent on what cannot be written."""
-    from tritonprobe.proving.document import pick_device
-
-    _checked_output(output)
-    try:
-        return pick_device(device)
-    except SettingError as error:
-        raise BadInput(str(error)) from None
-    except ModuleNotFoundError as error:
-        raise BadInput(f"bench needs {error.name}: pip install 'tritonprobe[torch]'") from None
-
-
-def _checked_output(output: Path | None) -> None:
-    if output is None:
-        return
-    if is_special(output):
-        if not os.access(output, os.W_OK):
-            raise BadInput(f"--output {output}: cannot be written to")
-        return
-    folder = Path(os.path.realpath(output)).parent
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise BadInput(f"--output {output}: {folder} is no folder that can be written to")
-
-
-@contextmanager
-def _failing(ctx: click.Context) -> Iterator[None]:
-    from tritonprobe.proving.processes import MeasuringError
-
-    try:
-        yield
-    except MeasuringError as error:
-        raise Failed(str(error)) from None
-    except KeyboardInterrupt:
-        ctx.exit(INTERRUPTED)
-
-
-def _say(text: str) -> None:
-    say(text, err=True)
-
-
-def _leave(made: dict[str, Any], output: Path | None) -> None:
-    """Writes the file, complete or not at all."""
-    if output is None:
-        return
-    try:
-        write_whole(output, [json.dumps(made, indent=1), "\n"])
-    except OSError as error:
-        raise Failed(f"--output {output}: {error.strerror}") from None
+    finish(ctx, made, found.good, as_json, output, show)
