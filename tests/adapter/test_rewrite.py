@@ -14,7 +14,7 @@ from tests.adapter import kernels
 from tests.adapter.conftest import fresh
 from tritonprobe.adapter import kernels as sites
 from tritonprobe.adapter.kernels import Shape
-from tritonprobe.adapter.rewrite import RewriteError, counting_binder, guard
+from tritonprobe.adapter.rewrite import RewriteError, counting_binder, guard, wrapped
 from tritonprobe.shapes.buckets import BucketSpec
 
 
@@ -30,16 +30,15 @@ class Thing:
         return 1
 
 
-def guarded(function: Any, watch: list[None], log: list[str]) -> Any:
-    return guard(
-        function, raised=lambda self: log.append("raised"), ended=lambda self: log.append("ended"), watch=watch
-    )
+def guarded(function: Any, watch: list[None], log: list[str], way: Any = guard) -> Any:
+    return way(function, raised=lambda self: log.append("raised"), ended=lambda self: log.append("ended"), watch=watch)
 
 
-def test_a_guard_tells_of_exceptions_and_of_ends_while_watched() -> None:
+@pytest.mark.parametrize("way", [guard, wrapped])
+def test_it_tells_of_exceptions_and_of_ends_while_watched(way: Any) -> None:
     log: list[str] = []
     watch: list[None] = []
-    plain = guarded(Thing.plain, watch, log)
+    plain = guarded(Thing.plain, watch, log, way)
 
     assert plain(Thing(), 6) == 3
     assert log == []
@@ -49,6 +48,22 @@ def test_a_guard_tells_of_exceptions_and_of_ends_while_watched() -> None:
     with pytest.raises(ZeroDivisionError):
         plain(Thing(), 6, b=0)
     assert log == ["ended", "raised", "ended"]
+
+
+def test_a_wrapper_asks_first_and_may_answer_itself() -> None:
+    asked: list[Any] = []
+
+    def first(thing: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        asked.append((args, kwargs))
+        return ("ours",) if kwargs.get("b") == 5 else None
+
+    def never(_: Any) -> None:
+        pytest.fail("nothing was called")
+
+    plain = wrapped(Thing.plain, raised=never, ended=never, watch=[], first=first)
+    assert (plain(Thing(), 6), plain(Thing(), 6, b=5)) == (3, "ours")
+    assert asked == [((6,), {}), ((6,), {"b": 5})]
+    assert inspect.signature(plain) == inspect.signature(Thing.plain)
 
 
 def test_a_guarded_function_looks_like_the_original() -> None:

@@ -6,7 +6,6 @@ Never touches Triton's launch hooks: Inductor would leave its static launcher. N
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import sys
@@ -24,7 +23,7 @@ from tritonprobe.adapter.late_import import LateImport
 from tritonprobe.adapter.launches import Launches
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
-from tritonprobe.adapter.rewrite import RewriteError, guard
+from tritonprobe.adapter.rewrite import RewriteError, guard, wrapped
 from tritonprobe.model import LaunchError, Mode
 
 log = logging.getLogger("tritonprobe")
@@ -131,27 +130,13 @@ class Inductor:
             )
         except RewriteError as error:
             log.warning("tritonprobe: wrapping CachingAutotuner.run, dearer by about 0.6 us a launch: %s", error)
-            run = self._wrapped_run(original)
+            run = wrapped(original, raised=self._raised, ended=self._ended, watch=self._watch, first=self._counted)
         self._calls.guarded[run.__code__] = "self"
         return run
 
-    def _wrapped_run(self, original: Any) -> Any:
-        raised, ended, watch = self._raised, self._ended, self._watch
-        miss, trial = self._counts.miss, self._counts.trial
-
-        @functools.wraps(original)
-        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            (trial if kwargs.get("benchmark_run") else miss)(self, args)
-            try:
-                return original(self, *args, **kwargs)
-            except BaseException:
-                raised(self)
-                raise
-            finally:
-                if watch:
-                    ended(self)
-
-        return run
+    def _counted(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What the prelude does."""
+        (self._counts.trial if kwargs.get("benchmark_run") else self._counts.miss)(autotuner, args)
 
     def _raised(self, autotuner: Any) -> None:
         """An exception passes through a launch. Counts it; never raises, never keeps it."""

@@ -7,7 +7,6 @@ warm-ups are counted apart.
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 import threading
@@ -20,7 +19,7 @@ from tritonprobe.adapter.calls import Calls
 from tritonprobe.adapter.ends import Ends, Watch
 from tritonprobe.adapter.kernels import Registry, Site, jit_function, trial_code
 from tritonprobe.adapter.patching import Patches
-from tritonprobe.adapter.rewrite import BINDER_FILE, CELLS, RewriteError, guard
+from tritonprobe.adapter.rewrite import BINDER_FILE, CELLS, RewriteError, guard, wrapped
 from tritonprobe.model import LaunchError, Mode
 
 log = logging.getLogger("tritonprobe")
@@ -86,46 +85,25 @@ class Launches:
             )
         except RewriteError as error:
             log.warning("tritonprobe: wrapping JITFunction.run, dearer by about 0.6 us a launch: %s", error)
-            run = self._wrapped_run(original)
+            run = wrapped(
+                original, raised=self._raised, ended=self.ends.ended, watch=self._watch.any, first=self._warm_first
+            )
         self._calls.guarded[run.__code__] = "self"
         return run
 
-    def _wrapped_run(self, original: Any) -> Any:
-        raised, ended, warm, watch = self._raised, self.ends.ended, self._warm, self._watch.any
-
-        @functools.wraps(original)
-        def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            if warmup:
-                return warm(self, args, grid, kwargs)
-            try:
-                return original(self, *args, grid=grid, warmup=warmup, **kwargs)
-            except BaseException:
-                raised(self)
-                raise
-            finally:
-                if watch:
-                    ended(self)
-
-        return run
+    def _warm_first(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """What the prelude does."""
+        if not kwargs.get("warmup"):
+            return None
+        rest = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup")}
+        return (self._warm(kernel, args, kwargs.get("grid"), rest),)
 
     def _guarded_tuner(self, original: Any) -> Any:
         try:
             run = guard(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch.any)
         except RewriteError as error:
             log.warning("tritonprobe: wrapping Autotuner.run: %s", error)
-            raised, ended, watch = self._tuner_raised, self._tuner_ended, self._watch.any
-
-            @functools.wraps(original)
-            def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    return original(self, *args, **kwargs)
-                except BaseException:
-                    raised(self)
-                    raise
-                finally:
-                    if watch:
-                        ended(self)
-
+            run = wrapped(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch.any)
         self._calls.guarded[run.__code__] = "self"
         return run
 

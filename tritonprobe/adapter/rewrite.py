@@ -1,4 +1,4 @@
-"""Rewrites of two functions of Triton's, each with a full self-check: `guard` and `counting_binder`.
+"""Rewrites of two functions of Triton's, each with a full self-check, `guard` and `counting_binder`; and `wrapped`.
 
 A wrapper costs 0.7 to 1.2 us a launch (docs/measurements/overhead.json), since it repacks ``*args, **kwargs``. A
 statement inside the function costs a few nanoseconds. So the function's own source is compiled again with one
@@ -11,6 +11,7 @@ import __future__
 
 import ast
 import builtins
+import functools
 import linecache
 import textwrap
 import types
@@ -82,6 +83,38 @@ def guard(
         new.__code__ = new.__code__.replace(co_qualname=function.__code__.co_qualname)
     _copy_face(function, new)
     return new
+
+
+def wrapped(
+    function: Callable[..., Any],
+    *,
+    raised: Callable[[Any], None],
+    ended: Callable[[Any], None],
+    watch: list[None],
+    first: Callable[[Any, tuple[Any, ...], dict[str, Any]], tuple[Any] | None] | None = None,
+) -> types.FunctionType:
+    """What does as `guard` where that refuses, as a wrapper of its own, and dearer by about 0.6 us a call.
+
+    ``first(self, args, kwargs)`` is called before; a tuple of one that it returns is the answer in the place of the
+    call's. All of these functions share one code, whose local ``self`` is the object.
+    """
+
+    @functools.wraps(function)
+    def run(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        answer = None if first is None else first(self, args, kwargs)
+        if answer is not None:
+            return answer[0]
+        try:
+            return function(self, *args, **kwargs)
+        except BaseException:
+            raised(self)
+            raise
+        finally:
+            if watch:
+                ended(self)
+
+    assert isinstance(run, types.FunctionType)
+    return run
 
 
 def counting_binder(
