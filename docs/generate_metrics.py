@@ -22,8 +22,9 @@ HEAD = """# Metrics
 histogram bounds are API. A family, or a series, that has nothing to say is absent: unmeasured is never zero. The series
 named under "from the start" exist at 0 before anything happened, so that `increase()` sees the first event.
 
-In OpenMetrics, the times to the first token, per output token and of cold calls carry an exemplar: the `trace_id` and
-`span_id` of the latest observation that was made in a sampled span ([limits](limits.md#what-is-traced)).
+In OpenMetrics, the times to the first token, per output token and of cold calls, and `kernel_seconds`, carry an
+exemplar: the `trace_id` and `span_id` of the latest observation that was made in, or for, a sampled span
+([limits](limits.md#what-is-traced)).
 """
 
 LABELS = {
@@ -59,7 +60,7 @@ LABELS = {
     + "; the last four are reserved: tritonprobe sets none of them yet",
     "error": "the exception's type",
     "model": "as `request(model=...)` said",
-    "what": "`span` or `link`",
+    "what": "`span` or `link`; `launch`: launches of traced requests in a GPU window, beyond the sample that has spans",
     "kind": "of what a client sent: `traceparent`",
     "metric": "the family whose series were turned away",
     "part": "the part of tritonprobe that failed; three blame callers: `requests` (`request()` or `step()` misused), "

@@ -272,6 +272,31 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuLaunch:
+    """One launch of a step with traced requests, as a GPU window saw it.
+
+    ``launched_ns`` is when the host began it, ``start_ns`` and ``end_ns`` when the GPU did and was through, all on the
+    monotonic clock; ``unix_ns`` is ``start_ns`` by the wall clock. ``traces`` are the requests', in hex.
+    """
+
+    kernel: str
+    bucket: str
+    launched_ns: int
+    start_ns: int
+    end_ns: int
+    unix_ns: int
+    traces: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLaunches:
+    """A sample of the launches in a GPU window that traced requests had a part in; ``left_out``: how many more."""
+
+    launches: tuple[GpuLaunch, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class PrewarmEnded:
     """A census was replayed in this process; the cold calls in it were told of one by one.
 
@@ -291,4 +316,4 @@ class PrewarmEnded:
     trace: tuple[str, str] | None = None
 
 
-Event = ColdCall | RequestCost | LaunchError | FellBack | PrewarmEnded
+Event = ColdCall | RequestCost | LaunchError | FellBack | PrewarmEnded | GpuLaunches

@@ -75,7 +75,7 @@ class Runtime:
         self.live = Requests(
             self.bus, on_error=self.fault, on_client_error=self._client_error, open_stalls=self._open_stalls
         )
-        self._recorder = Recorder(self.ledger, settings, self.is_ready, self.fault)
+        self._recorder = Recorder(self.ledger, settings, self.is_ready, self.fault, self.live.waiting)
         self.bus.subscribe(self._recorder, keep=True)
         self.bus.subscribe(self._remember, keep=True)
         tell_in_child(self)
@@ -107,6 +107,8 @@ class Runtime:
                     publish=self._launch_error,
                     is_ready=self.is_ready,
                 )
+                if self._adapter.gpu is not None:
+                    self._adapter.gpu.times.attend(self.live.traced_steps, self.bus.publish)
                 self.bus.subscribe(self._adapter.census.cold_call, keep=True)
                 if self.settings.dir:
                     keeper = CensusKeeper(Path(self.settings.dir), self.census, self.fault)

@@ -16,6 +16,9 @@ CAPTURE, FIRST_CAPTURE = "capture", "first capture"
 Label: TypeAlias = "tuple[str, str]"
 """Kernel and bucket, as the metrics name them."""
 
+TracedStep: TypeAlias = "tuple[int, int, int, tuple[tuple[str, str], ...]]"
+"""A step of traced requests: its start and end on the monotonic clock, its thread, and their traces."""
+
 
 class Binary(Protocol):
     """One loaded binary of a watched kernel."""
@@ -49,6 +52,7 @@ class Seen(NamedTuple):
     returned: bool  # False: the launcher raised
     trial: bool  # an autotune trial
     mark: object  # what `LaunchWindows.around` made of it
+    thread: int = 0  # that launched it, as `tritonprobe.requests` numbers them
 
 
 Sink = Callable[[Seen], None]

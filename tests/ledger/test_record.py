@@ -276,3 +276,31 @@ def test_a_life_in_parts_is_five_observations() -> None:
         ("fallback",): (1, 0.25),
         ("remainder",): (1, 1.25),
     }
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (cold_call(), "a"),  # whoever waited longest
+        (cold_call(trace=("c" * 32, "d" * 16)), "c"),  # the span on its own thread comes first
+        (cold_call(background=True), None),  # nobody waited
+        (cold_call(end_ns=5), None),  # they came later
+    ],
+)
+def test_a_cold_calls_exemplar_is_the_trace_that_stood_behind_it(call: ColdCall, expected: str | None) -> None:
+    ledger, bus = MemoryLedger(), Bus()
+    traces = [("a" * 32, "1" * 16), ("b" * 32, "2" * 16)]
+
+    def waiting(before_ns: int) -> list[tuple[str, str]]:
+        return traces if before_ns > 5 else []
+
+    bus.subscribe(Recorder(ledger, Settings(), lambda: True, waiting=waiting))
+    bus.publish(call)
+    (histogram,) = [s for f in ledger.collect() if f.metric is schema.COLD_CALL_SECONDS for s in f.samples if _some(s)]
+    assert isinstance(histogram, HistogramSample)
+    found = None if histogram.traced is None else histogram.traced.exemplar.trace_id
+    assert found == (None if expected is None else expected * 32)
+
+
+def _some(sample: Sample | HistogramSample) -> bool:
+    return isinstance(sample, HistogramSample) and sum(sample.counts) > 0

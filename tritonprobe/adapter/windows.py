@@ -21,6 +21,7 @@ from typing import Any
 
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET
 from tritonprobe.adapter.kernels import Shape, Site
+from tritonprobe.requests.threads import this_thread
 from tritonprobe.seen import Around, Label, Seen, Sink
 
 log = logging.getLogger("tritonprobe")
@@ -216,7 +217,7 @@ class LaunchWindows:
 
     def _tell(self, sinks: tuple[Sink, ...], binary: Binary, args: tuple[Any, ...], rest: tuple[Any, ...]) -> None:
         try:
-            seen = tuple.__new__(Seen, (binary, args[:4], binary.key(args), *rest))
+            seen = tuple.__new__(Seen, (binary, args[:4], binary.key(args), *rest, this_thread()))
             for sink in sinks:
                 sink(seen)
         except Exception:

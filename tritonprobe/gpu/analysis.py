@@ -22,6 +22,17 @@ EXTERNAL = "external"
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """The records whose launch is known, one by one: label, place among the launches seen, and times."""
+
+    of: Ints
+    place: Ints
+    launched_ns: Ints  # when the host began to launch it
+    start_ns: Ints  # when the GPU began
+    end_ns: Ints
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """The records of one window by label: label `labels[i]` has the durations ``duration[of == i]``, nanoseconds."""
 
@@ -33,6 +44,7 @@ class Found:
     replayed: int  # records of graphs
     queue_ns: Ints  # from the launcher's return to the kernel's start, where the launch is known
     busy_ns: dict[int, int]  # by device
+    known: Known | None = None
 
     def sums(self) -> list[tuple[Label, int, int]]:
         """Label, records, nanoseconds."""
@@ -86,13 +98,13 @@ def analyse(
         of[foreign] = table[name_of[foreign]]
 
     kept = of >= 0
-    known = launched.launch >= 0
-    returned = launches.end_ns[launched.launch[known]]
-    queue = np.maximum(records.start[alone][known] - returned, 0)
+    one = alone[launched.launch >= 0]
+    launch = launched.launch[launched.launch >= 0]
+    known = Known(of[one], launches.place[launch], launches.start_ns[launch], records.start[one], records.end[one])
+    queue = np.maximum(records.start[one] - launches.end_ns[launch], 0)
     busy = {device: busy_ns(records, device) for device in np.unique(records.device).tolist()}
-    return Found(
-        list(labels), of[kept], (records.end - records.start)[kept], launched, len(seen), len(replayed), queue, busy
-    )
+    duration = (records.end - records.start)[kept]
+    return Found(list(labels), of[kept], duration, launched, len(seen), len(replayed), queue, busy, known)
 
 
 def into_buckets(found: Found, bounds: Sequence[float], chosen: Sequence[Label]) -> dict[Label, npt.NDArray[np.int64]]:

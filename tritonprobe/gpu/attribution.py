@@ -54,6 +54,7 @@ class Launches:
     end_ns: Ints
     returned: Ints
     """Order and state of each launch; an empty grid is not in them."""
+    place: Ints  # of each among those that were seen
     empty: int = 0
 
 
@@ -98,7 +99,7 @@ def columns(seen: Sequence[Seen], edges: Edges) -> Launches:
     state[(after < edges.opening) | (before > edges.closed)] = _ABSENT
     return Launches(
         list(keys), list(labels), key_of[real], label_of[real], state, before, after, start, end, returned,
-        empty=int(len(seen) - real.sum()),
+        np.flatnonzero(real), empty=int(len(seen) - real.sum()),
     )  # fmt: skip
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tritonprobe.model import GpuSample, WindowOutcome
-from tritonprobe.seen import Label
+from tritonprobe.model import GpuLaunches, GpuSample, WindowOutcome
+from tritonprobe.seen import Label, TracedStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,12 @@ class ProgramView(Protocol):
 
     def saw_replays(self) -> None:
         """A record of a graph was seen."""
+
+    def traced_steps(self, since: int, until: int) -> Sequence[TracedStep]:
+        """The steps between two times that had traced requests."""
+
+    def tell(self, launches: GpuLaunches) -> None:
+        """Of launches in such steps."""
 
     def rename(self, name: str) -> str:
         """What a foreign kernel of that name is to be counted as."""

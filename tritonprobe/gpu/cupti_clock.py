@@ -16,6 +16,7 @@ from tritonprobe.gpu.driver import Driver, Marker
 from tritonprobe.gpu.graphs import Capture, Graphs
 from tritonprobe.gpu.names import readable
 from tritonprobe.gpu.publish import Published
+from tritonprobe.gpu.traced import choose
 from tritonprobe.gpu.window import Window
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.seen import Label, LaunchSource
@@ -68,13 +69,17 @@ class CuptiClock:
             switching = opened - began + time.perf_counter() - closed
         if isinstance(taken, str):
             return Looked(taken, launches=len(window.seen), switching=switching)
+        steps = self._program.traced_steps(taken.on_ns, taken.off_ns)  # now: the program goes on
         found = analyse(taken.seen, taken.records, taken.edges, taken.off_ns, self._graphs, text_at, self._external)
         if found.replayed:
             self._program.saw_replays()
         if not len(taken.records):
             expected = found.launched.dropped.get("misaligned", 0)
             return Looked("taken" if expected else "idle", launches=found.seen, switching=switching)
-        samples = self._published.samples(found, self.method)
+        launches = choose(taken.seen, found, steps, time.time_ns() - time.perf_counter_ns())
+        samples = self._published.samples(found, self.method, launches.launches)
+        if launches.launches:
+            self._program.tell(launches)
         span = max(taken.off_ns, int(taken.records.end.max())) - taken.on_ns
         self._published.window(found, span)
         return Looked("ok", samples, found.seen, found.replayed, switching)

@@ -7,13 +7,14 @@ series. Foreign kernels are told apart up to a bound, then counted together.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from tritonprobe.gpu.analysis import EXTERNAL, Found, into_buckets
 from tritonprobe.ledger import schema
-from tritonprobe.ledger.store import Ledger
-from tritonprobe.model import OTHER, GpuSample
+from tritonprobe.ledger.store import Exemplar, Ledger, Traced
+from tritonprobe.model import OTHER, GpuLaunch, GpuSample
 from tritonprobe.seen import Label
 
 TOP = 24
@@ -41,8 +42,8 @@ class Published:
         self._names.add(name)
         return name
 
-    def samples(self, found: Found, method: str) -> tuple[GpuSample, ...]:
-        """Counts a window's records, and says what they were."""
+    def samples(self, found: Found, method: str, traced: Sequence[GpuLaunch] = ()) -> tuple[GpuSample, ...]:
+        """Counts a window's records, and says what they were. Exemplars are the latest of the `traced` launches."""
         samples = tuple(GpuSample(*label, method, count, ns) for label, count, ns in found.sums())
         for sample in samples:
             pair = (sample.kernel, sample.bucket)
@@ -51,8 +52,10 @@ class Published:
                 self._time[pair] += sample.total_ns
         top = [pair for pair, _ in self._time.most_common(TOP)]
         totals = {(sample.kernel, sample.bucket): sample.total_ns / 1e9 for sample in samples}
+        latest = {(each.kernel, each.bucket): each for each in sorted(traced, key=lambda each: each.end_ns)}
         for pair, counts in into_buckets(found, schema.GPU_BOUNDS, top).items():
-            self._ledger.merge(schema.KERNEL_SECONDS, pair, (*counts.tolist(), totals[pair]))
+            numbers = (*counts.tolist(), totals[pair])
+            self._ledger.merge(schema.KERNEL_SECONDS, pair, numbers, _exemplar(latest.get(pair)))
         return samples
 
     def window(self, found: Found, span_ns: int) -> None:
@@ -70,6 +73,13 @@ class Published:
         for device, busy in found.busy_ns.items():
             ledger.add(schema.GPU_BUSY, (str(device),), min(busy, span_ns) / 1e9)
             ledger.add(schema.GPU_WATCHED, (str(device),), span_ns / 1e9)
+
+
+def _exemplar(launch: GpuLaunch | None) -> Traced | None:
+    if launch is None:
+        return None
+    ns = launch.end_ns - launch.start_ns
+    return Traced(ns / 1e9, launch.unix_ns + ns, Exemplar(*launch.traces[0]))
 
 
 __all__ = ["EXTERNAL", "Published"]

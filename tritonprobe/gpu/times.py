@@ -14,15 +14,15 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tritonprobe.gpu.budget import Budget
 from tritonprobe.gpu.clock import Clock, Looked, NeverAgain, NotYet
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.store import Ledger
-from tritonprobe.model import GpuSample
-from tritonprobe.seen import FIRST_CAPTURE, Label, LaunchSource
+from tritonprobe.model import GpuLaunches, GpuSample
+from tritonprobe.seen import FIRST_CAPTURE, Label, LaunchSource, TracedStep
 
 log = logging.getLogger("tritonprobe")
 
@@ -70,6 +70,7 @@ class GpuTimes:
         self._replays = False  # of graphs that nobody told us of
         self._context_since: float | None = None
         self._info: tuple[str, str] | None = None
+        self._traced: tuple[Callable[[int, int], Sequence[TracedStep]], Callable[[GpuLaunches], None]] | None = None
         self.captures: list[tuple[list[tuple[tuple[str, int], Label]], Callable[[], bool]]] = []
         _living.add(self)
 
@@ -126,6 +127,17 @@ class GpuTimes:
 
     def saw_replays(self) -> None:
         self._replays = True
+
+    def attend(self, steps: Callable[[int, int], Sequence[TracedStep]], publish: Callable[[GpuLaunches], None]) -> None:
+        """From now on launches in steps of traced requests are told to `publish`; ``steps(since, until)`` has these."""
+        self._traced = steps, publish
+
+    def traced_steps(self, since: int, until: int) -> Sequence[TracedStep]:
+        return () if self._traced is None else self._traced[0](since, until)
+
+    def tell(self, launches: GpuLaunches) -> None:
+        if self._traced is not None:
+            self._traced[1](launches)
 
     def rename(self, name: str) -> str:
         return self._program.rename(name)

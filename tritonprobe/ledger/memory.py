@@ -71,12 +71,15 @@ class MemoryLedger:
                 # After the numbers: whoever reads it first finds its bucket counted.
                 self._keep(metric, self._counted_under(metric, labels), Traced(value, time.time_ns(), exemplar))
 
-    def merge(self, metric: Metric, labels: Labels, numbers: Sequence[float]) -> None:
+    def merge(self, metric: Metric, labels: Labels, numbers: Sequence[float], traced: Traced | None = None) -> None:
         if len(numbers) != metric.slots or not all(number >= 0 for number in numbers):
             raise ValueError(f"{metric.name} takes {metric.slots} numbers that are not negative, not {numbers}")
         slots = self._open(metric, labels)
         for place, number in enumerate(numbers):
             slots[place] += number
+        if traced is not None:
+            with self._lock:
+                self._keep(metric, self._counted_under(metric, labels), traced)
 
     def collect(self) -> Iterator[Family]:
         families: dict[str, list[Sample | HistogramSample]] = {}

@@ -5,7 +5,7 @@ Launches, warm-ups and trials are counted by the adapter in cells of its own; on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tritonprobe.ledger import schema
@@ -25,7 +25,7 @@ class Recorder:
     ``rank`` labels cold families. ``is_ready`` tells whether the process takes traffic: from then on the figures of its
     start are frozen.
     ``on_error("record")`` is told of each part of an event that cannot be counted, and the other parts are; without it
-    the first such part raises.
+    the first such part raises. ``waiting(before_ns)`` gives the traces of the live requests that came before then.
     """
 
     def __init__(
@@ -34,11 +34,13 @@ class Recorder:
         settings: Settings,
         is_ready: Callable[[], bool],
         on_error: Callable[[str], None] | None = None,
+        waiting: Callable[[int], Sequence[tuple[str, str]]] | None = None,
     ) -> None:
         self._ledger = ledger
         self.rank = settings.rank
         self._is_ready = is_ready
         self._on_error = on_error
+        self._waiting = waiting
         self._slos = tuple((round(slo * _NS), f"{slo:g}") for slo in settings.ttft_slos)
         for _, slo in self._slos:
             for verdict in _VERDICTS.values():  # so that `increase()` sees the first miss
@@ -54,7 +56,7 @@ class Recorder:
 
     def _cold_call(self, call: ColdCall) -> None:
         with self._part():
-            self._ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS, _exemplar(call))
+            self._ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS, self._exemplar_of(call))
         with self._part():
             if call.after_ready and not call.background:
                 self._ledger.add(schema.AFTER_READY, (call.tier,))
@@ -73,6 +75,13 @@ class Recorder:
         with self._part():
             if call.tuning is not None:
                 self._tuning(call.kernel, call.tuning)
+
+    def _exemplar_of(self, call: ColdCall) -> Exemplar | None:
+        """The span that it began in; without one, the request that had waited longest."""
+        if call.trace is None and not call.background and self._waiting is not None:
+            waited = self._waiting(call.end_ns)
+            return Exemplar(*waited[0]) if waited else None
+        return _exemplar(call)
 
     def _phases(self, call: ColdCall) -> None:
         starting = not self._is_ready()

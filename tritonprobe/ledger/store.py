@@ -97,5 +97,8 @@ class Ledger(Readable, Protocol):
     def observe(self, metric: Metric, labels: Labels, value: float, exemplar: Exemplar | None = None) -> None:
         """Adds one observation to a histogram, which keeps the latest `exemplar`. Raises ValueError below zero."""
 
-    def merge(self, metric: Metric, labels: Labels, numbers: Sequence[float]) -> None:
-        """Adds many observations to a histogram or summary at once: one number a bucket, then their sum."""
+    def merge(self, metric: Metric, labels: Labels, numbers: Sequence[float], traced: Traced | None = None) -> None:
+        """Adds many observations to a histogram or summary at once: one number a bucket, then their sum.
+
+        `traced` is one of them whose span is known.
+        """

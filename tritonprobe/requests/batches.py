@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tritonprobe.requests.request import LiveRequest
+from tritonprobe.tracing import Trace
 
 
 class Batch:
     """Whose tokens a step works on: the requests of this process, and the ids of those that another one holds."""
 
-    __slots__ = ("given", "members", "others", "requests")
+    __slots__ = ("_traces", "given", "members", "others", "requests")
 
     def __init__(
         self, given: list[Any], requests: list[LiveRequest], others: list[str], members: frozenset[Any] | None = None
@@ -25,6 +26,18 @@ class Batch:
         self.requests = requests
         self.others = others
         self.members: frozenset[LiveRequest] = frozenset(requests) if members is None else members
+        self._traces: tuple[Trace, ...] | None = None
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """Those of its requests that are sampled, found out when somebody asks."""
+        if self._traces is None:
+            self._traces = traces_of(self.requests)
+        return self._traces
+
+
+def traces_of(requests: Iterable[LiveRequest]) -> tuple[Trace, ...]:
+    return tuple(dict.fromkeys(request.trace for request in requests if request.trace is not None))
 
 
 NOBODY = Batch([], [], [])

@@ -19,7 +19,7 @@ from pathlib import Path
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
 from tritonprobe.model import FallbackReason
-from tritonprobe.requests.batches import Batches
+from tritonprobe.requests.batches import Batches, traces_of
 from tritonprobe.requests.cost import cost_of
 from tritonprobe.requests.engine import Engine, tag_of
 from tritonprobe.requests.exposure import Call, Phases
@@ -27,6 +27,7 @@ from tritonprobe.requests.fallbacks import Fallback
 from tritonprobe.requests.request import LiveRequest
 from tritonprobe.requests.stalls import COUNTED, OpenStalls, Stalls
 from tritonprobe.requests.steps import Running, Step
+from tritonprobe.seen import TracedStep
 from tritonprobe.tracing import Trace, current_trace, parse_traceparent
 
 log = logging.getLogger("tritonprobe")
@@ -35,6 +36,8 @@ MAX_LIVE = 100_000
 """Requests alive at one time. Beyond it the oldest is given up: what it stood behind is no longer known."""
 MAX_TEXT = 128
 """Characters kept of an id, a model's name or an error's."""
+MAX_TRACED_STEPS = 4096
+"""Steps of traced requests that are remembered for GPU windows."""
 MAX_CALLS = 4096
 """Cold calls whose phases are remembered; what a request stood behind before them is in no phase."""
 
@@ -72,6 +75,7 @@ class Requests:
         self._steps: dict[int, tuple[int, list[LiveRequest], Running]] = {}
         self._running: dict[int, list[Running]] = {}  # thread -> the steps that it is in
         self._batches = Batches()
+        self._traced_steps: deque[TracedStep] = deque(maxlen=MAX_TRACED_STEPS)
         self._engine: Engine | None = None
         self._abandoned: deque[int] = deque(maxlen=MAX_LIVE)
         self._said: set[str] = set()
@@ -226,6 +230,18 @@ class Requests:
         """The traces of the live requests that came before that time, the longest waiting first."""
         return [trace for start, trace in list(self._traced.values()) if start < before_ns]
 
+    def traced_steps(self, since_ns: int, until_ns: int) -> list[TracedStep]:
+        """The steps with traced requests that lay between the two, of the last `MAX_TRACED_STEPS`, and those under way.
+
+        Empty while no request is traced: then no step is remembered.
+        """
+        found = [step for step in list(self._traced_steps) if step[0] < until_ns and step[1] > since_ns]
+        if self._traced:
+            for start, requests, running in list(self._steps.values()):
+                if start < until_ns and (traces := traces_of(requests)):
+                    found.append((start, until_ns, running.thread, traces))
+        return found
+
     def _oldest(self) -> int | None:
         """From when on stalls may matter: since the first of the live requests and steps in progress began.
 
@@ -308,6 +324,7 @@ class Requests:
         self._batches.forget()
         self._abandoned.clear()
         self._calls.clear()
+        self._traced_steps.clear()
         self._stalls.after_fork()
         engine, self._engine = self._engine, None
         if engine is not None:  # the journal is the parent's

@@ -27,10 +27,11 @@ class Running:
     ``shared``: some step with requests runs beside it, be it the same step on another rank.
     """
 
-    __slots__ = ("fallback_ns", "id", "overlaps", "shared")
+    __slots__ = ("fallback_ns", "id", "overlaps", "shared", "thread")
 
     def __init__(self, id: str | int | None) -> None:  # noqa: A002  # what users call it
         self.id = id
+        self.thread = 0
         self.fallback_ns = 0
         self.overlaps = False
         self.shared = False
@@ -58,7 +59,7 @@ class Step:
     def begin(self) -> Step:
         """The step begins now, in this thread."""
         owner = self._owner
-        self._thread = thread = this_thread()
+        self._thread = self._running.thread = thread = this_thread()
         if thread not in owner._stalls.serving:
             owner._stalls.serve(thread)
         under_way = owner._running.get(thread)
@@ -93,6 +94,8 @@ class Step:
         if running.fallback_ns:
             for request in self.requests:
                 request._fallback_ns += running.fallback_ns
+        if owner._traced and self._batch.traces:
+            owner._traced_steps.append((start, end, self._thread, self._batch.traces))
         self._leave()
 
     def _count_beside(self, start: int, end: int) -> None:

@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 from tritonprobe.bus import Bus
 from tritonprobe.export.otel import spans
 from tritonprobe.export.otel.spans import Spans
-from tritonprobe.model import ColdCall, LaunchError, PrewarmEnded, Trial, Tuning
+from tritonprobe.model import ColdCall, GpuLaunch, GpuLaunches, LaunchError, PrewarmEnded, Trial, Tuning
 from tritonprobe.requests import Requests
 from tritonprobe.requests.threads import this_thread
 
@@ -329,6 +329,39 @@ def test_stalls_of_one_request_are_bounded():
     assert len(traced.spans("stall")) == spans.MAX_STALLS
     assert traced.dropped == [("span", 5)]
     oldest.finish()
+
+
+def launch(at: int, *traces: tuple[str, str]) -> GpuLaunch:
+    """On the GPU from `at` for 7 us, launched 20 us before."""
+    return GpuLaunch("shop.kernels.softmax", "N=1024", at - 20_000, at, at + 7_000, UNIX + at, traces)
+
+
+def test_a_launch_of_a_sample_is_a_child_of_the_first_request_and_linked_to_the_others():
+    traced = Traced()
+    traced.bus.publish(GpuLaunches((launch(MS, trace(1), trace(2)), launch(2 * MS, trace(2))), left_out=5))
+    first, second = traced.spans("launch softmax")
+    assert (parent(first), parent(second)) == (trace(1), trace(2))
+    assert [(format_trace_id(x.context.trace_id), format_span_id(x.context.span_id)) for x in first.links] == [trace(2)]
+    assert second.links == ()
+    assert (first.start_time, first.end_time) == (UNIX + MS, UNIX + MS + 7_000)
+    assert first.attributes == {
+        "tritonprobe.kernel": "shop.kernels.softmax",
+        "tritonprobe.bucket": "N=1024",
+        "tritonprobe.gpu_queue": 2e-5,
+    }
+    assert traced.dropped == [("launch", 5)]
+
+
+def test_launches_are_within_the_bounds_of_all_spans(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    traced = Traced()
+    for _ in range(spans.BURST + 3):
+        traced.bus.publish(GpuLaunches((launch(MS, trace(1)),), left_out=0))
+    assert len(traced.spans("launch")) == spans.BURST
+    assert traced.dropped == [("span", 1)] * 3
+    unsampled = Traced(ALWAYS_OFF)
+    unsampled.bus.publish(GpuLaunches((launch(MS, trace(1)),), left_out=0))
+    assert unsampled.spans("launch") == []
 
 
 def test_other_events_make_none():

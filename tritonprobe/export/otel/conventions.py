@@ -14,6 +14,7 @@ PHASE = "phase"  # and the phase's name
 STALL = "stall"
 FALLBACK = "fallback"  # and the op's short name
 REQUEST = "tritonprobe.request"
+LAUNCH = "launch"  # and the kernel's short name
 PREWARM = "prewarm"
 
 # Of cold calls, and of the stalls that lead to them
@@ -27,6 +28,9 @@ BACKGROUND = "tritonprobe.background"
 AFTER_READY = "tritonprobe.after_ready"
 RANK = "tritonprobe.rank"
 WAITING = "tritonprobe.waiting"
+
+# Of launches, beside kernel and bucket
+GPU_QUEUE = "tritonprobe.gpu_queue"
 
 # Of their phases
 PHASE_NAME = "tritonprobe.phase"

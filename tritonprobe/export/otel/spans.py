@@ -28,7 +28,7 @@ from opentelemetry.trace import (
 from tritonprobe._version import __version__
 from tritonprobe.export.otel import attributes
 from tritonprobe.export.otel import conventions as names
-from tritonprobe.model import ColdCall, Event, FellBack, PrewarmEnded, RequestCost
+from tritonprobe.model import ColdCall, Event, FellBack, GpuLaunches, PrewarmEnded, RequestCost
 from tritonprobe.tracing import Trace
 
 MAX_LINKS = 128
@@ -78,6 +78,8 @@ class Spans:
             self._fell_back(event)
         elif isinstance(event, PrewarmEnded):
             self._prewarm(event)
+        elif isinstance(event, GpuLaunches):
+            self._launches(event)
 
     def _cold_call(self, call: ColdCall) -> None:
         waited = [] if call.background else self._waiting(call.end_ns)
@@ -118,6 +120,16 @@ class Spans:
         if span is not None:
             span.set_attributes({names.OP: event.op, names.BUCKET: event.bucket, names.REASON: event.reason})
             span.end(event.unix_ns + event.end_ns - event.start_ns)
+
+    def _launches(self, event: GpuLaunches) -> None:
+        for launch in event.launches:
+            span = self._start(f"{names.LAUNCH} {_short(launch.kernel)}", None, launch.traces, launch.unix_ns)
+            if span is not None:
+                span.set_attributes({names.KERNEL: launch.kernel, names.BUCKET: launch.bucket})
+                span.set_attribute(names.GPU_QUEUE, max(0, launch.start_ns - launch.launched_ns) / 1e9)
+                span.end(launch.unix_ns + launch.end_ns - launch.start_ns)
+        if event.left_out:
+            self._on_drop("launch", event.left_out)
 
     def _prewarm(self, event: PrewarmEnded) -> None:
         """A span of its own, which links to the variants that it made: the last ones, where these are many."""
