@@ -111,6 +111,35 @@ def test_a_capture_whose_graph_is_gone_explains_nothing() -> None:
     assert replays.window([("a", 3)]) == ["another"]
 
 
+class Living:
+    """Whether a graph is still there."""
+
+    alive = True
+
+    def __call__(self) -> bool:
+        return self.alive
+
+
+def test_a_number_that_is_given_out_again_means_the_new_graph() -> None:
+    replays, first = Replays(), Living()
+    replays.graphs.captured(Capture([launch("a", 9, "large")], first))
+    assert replays.window([("a", 9)]) == ["large"]
+    first.alive = False
+    assert replays.window([("a", 9)]) == ["unknown"]
+    replays.graphs.captured(Capture([launch("a", 9, "odd")]))
+    assert replays.window([("a", 9)]) == ["odd"]
+
+
+@pytest.mark.parametrize("nodes", [[("a", 9), ("library", 50)], [("library", 50), ("a", 9)], [("a", 9)]])
+def test_a_graph_of_that_number_with_other_nodes_is_another(nodes: list[tuple[str, int]]) -> None:
+    replays, first = Replays(), Living()
+    replays.graphs.captured(Capture([launch("b", 3, "all"), launch("b", 3, "all")], first))
+    assert replays.window([("b", 3), ("b", 3)]) == ["all", "all"]
+    first.alive = False
+    replays.graphs.captured(Capture([launch("a", 9, "large")]))
+    assert "large" in replays.window(nodes)
+
+
 def test_part_of_a_replay_is_not_taken_for_another_graphs_whole() -> None:
     """A window that sees the end of one long replay only: what is seen there is all of a smaller capture."""
     replays = Replays()

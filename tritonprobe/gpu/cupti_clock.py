@@ -17,7 +17,7 @@ from tritonprobe.gpu.graphs import Capture, Graphs
 from tritonprobe.gpu.names import readable
 from tritonprobe.gpu.publish import Published
 from tritonprobe.gpu.traced import choose
-from tritonprobe.gpu.window import Window
+from tritonprobe.gpu.window import Taken, Window
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.seen import Label, LaunchSource
 
@@ -69,6 +69,10 @@ class CuptiClock:
             switching = opened - began + time.perf_counter() - closed
         if isinstance(taken, str):
             return Looked(taken, launches=len(window.seen), switching=switching)
+        return self.consume(taken, switching)
+
+    def consume(self, taken: Taken, switching: float) -> Looked:
+        """What a window saw, attributed and counted."""
         steps = self._program.traced_steps(taken.on_ns, taken.off_ns)  # now: the program goes on
         found = analyse(taken.seen, taken.records, taken.edges, taken.off_ns, self._graphs, text_at, self._external)
         if found.replayed:

@@ -43,6 +43,13 @@ class _Graph:
     nodes: dict[int, Key] = field(default_factory=dict)
     steady: int = 0  # windows since the last new node
     labels: dict[int, Label] | None = None  # by node, once it is known
+    alive: Callable[[], bool] = lambda: True  # whether what it was captured into is still there
+
+    def is_another(self, seen: Sequence[Node], whole: bool) -> bool:
+        """Whether this number stands for another graph by now: it was updated in place, or is given out again."""
+        if any(self.nodes.get(n, (name, grid)) != (name, grid) for n, name, grid in seen):
+            return True
+        return not self.alive() or (whole and len(seen) < len(self.nodes))
 
 
 class Graphs:
@@ -98,25 +105,32 @@ class Graphs:
     def _recognise(self, number: int, seen: Sequence[Node], whole: bool) -> dict[int, Label] | None:
         """The labels of a graph's nodes, if they are known. `whole`: these are all of them."""
         graph = self._graphs.get(number)
-        if graph is None or any(graph.nodes.get(n, (name, grid)) != (name, grid) for n, name, grid in seen):
-            graph = self._graphs[number] = _Graph()  # new, or updated in place since
+        if graph is None or graph.is_another(seen, whole):
+            graph = self._graphs[number] = _Graph()
+            self._asked.discard(number)
         self._graphs.move_to_end(number)
         before = len(graph.nodes)
         graph.nodes.update({n: (name, grid) for n, name, grid in seen})
-        if len(graph.nodes) > before:
+        if whole and before and len(graph.nodes) > before:  # what was seen before belonged to another graph
+            graph.nodes = {n: (name, grid) for n, name, grid in seen}
+        if len(graph.nodes) != before:
             graph.steady, graph.labels = 0, None
             self._asked.discard(number)
             self._forget()
         graph.steady = STEADY if whole else graph.steady + 1
         if graph.labels is None and graph.steady >= STEADY and number not in self._asked:
-            graph.labels = self._labels(graph.nodes)
-            if graph.labels is None:
+            captures = self._explain(graph.nodes)
+            if captures:
+                graph.labels = captures[0][1]
+                graph.alive = lambda: any(capture.alive() for capture, _ in captures)
+            else:
                 self._asked.add(number)
         return graph.labels
 
-    def _labels(self, nodes: dict[int, Key]) -> dict[int, Label] | None:
+    def _explain(self, nodes: dict[int, Key]) -> list[tuple[Capture, dict[int, Label]]]:
+        """The captures that these nodes can be of, with what they call each; none if they disagree."""
         in_order = sorted(nodes.items())
-        answers: list[dict[int, Label]] = []
+        answers: list[tuple[Capture, dict[int, Label]]] = []
         for capture in list(self._captures):
             if not capture.alive():
                 continue
@@ -124,10 +138,9 @@ class Graphs:
             functions = {name for name, _ in launched}
             mine = [(node, key) for node, key in in_order if key[0] in functions]
             if [key for _, key in mine] == launched:
-                answers.append({node: label for (node, _), (_, label) in zip(mine, capture.launches, strict=True)})
-        if not answers or any(answer != answers[0] for answer in answers):
-            return None
-        return answers[0]
+                labels = {node: label for (node, _), (_, label) in zip(mine, capture.launches, strict=True)}
+                answers.append((capture, labels))
+        return answers if all(labels == answers[0][1] for _, labels in answers) else []
 
     def _forget(self) -> None:
         kept = sum(len(graph.nodes) for graph in self._graphs.values())
