@@ -82,24 +82,24 @@ def environment(folder: Path) -> dict[str, str]:
 
 def stalls(server: Server) -> dict[str, Any]:
     """The show. The server was started with `environment(server.folder)`, and serves nobody else meanwhile."""
-    field_of = _Field(server)
-    field_of.switch(on=True)
+    planter = _Planter(server)
+    planter.switch(on=True)
     try:
         for shape in SHAPES:
             for _ in range(WARM_UPS):
-                if field_of.play("none", shape)[1] == 0:
+                if planter.play("none", shape)[1] == 0:
                     break
         found = {
-            f"{kind}, {shape.name}": judge(kind, [field_of.pair(kind, shape) for _ in range(PAIRS)])
+            f"{kind}, {shape.name}": judge(kind, [planter.pair(kind, shape) for _ in range(PAIRS)])
             for kind in ("sleep", "compile")
             for shape in SHAPES
         }
     finally:
-        field_of.switch(on=False)
+        planter.switch(on=False)
     return {
         "pairs": PAIRS,
         "sleep_s": SLEEP_SECONDS,
-        "runs_with_another_cold_call": field_of.disturbed,
+        "runs_with_another_cold_call": planter.disturbed,
         "stalls": found,
         "good": all(each["good"] for each in found.values()),
     }
@@ -149,7 +149,7 @@ def _wrongly_charged(run: Run) -> Iterator[str]:
             yield f"{name}: in batch {in_batch / MS:.1f} ms, queued {queued / MS:.1f} ms, by the log {expected}"
 
 
-class _Field:
+class _Planter:
     """The server with its plugin: gives commands and reads the log."""
 
     def __init__(self, server: Server) -> None:
