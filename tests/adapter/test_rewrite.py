@@ -12,9 +12,9 @@ from triton.runtime.autotuner import Autotuner
 
 from tests.adapter import kernels
 from tests.adapter.conftest import fresh
-from tritonprobe.adapter import kernels as sites
-from tritonprobe.adapter.kernels import Shape
+from tritonprobe.adapter import sites
 from tritonprobe.adapter.rewrite import RewriteError, counting_binder, guard, wrapped
+from tritonprobe.adapter.sites import Shape
 from tritonprobe.shapes.buckets import BucketSpec
 
 

@@ -20,9 +20,10 @@ from typing import Any
 
 from tritonprobe import native
 from tritonprobe.adapter.calls import Calls
-from tritonprobe.adapter.kernels import Registry, Shape, Site, is_plain
 from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.rewrite import CELLS, MISS, RewriteError, counting_binder
+from tritonprobe.adapter.sites import Shape, Site, is_plain
 from tritonprobe.forks import tell_in_child
 
 log = logging.getLogger("tritonprobe")

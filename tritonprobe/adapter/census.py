@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from tritonprobe.adapter.encoding import EncodingError, describe_call, encode, encode_inputs
 from tritonprobe.adapter.environment import environment_of
-from tritonprobe.adapter.kernels import Registry, jit_function, name_of
+from tritonprobe.adapter.kernels import jit_function, name_of
+from tritonprobe.adapter.registry import Registry
 from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger.schema import LAUNCHES
 from tritonprobe.ledger.store import Sample

@@ -20,10 +20,11 @@ from tritonprobe.adapter.gputime import GpuWatch
 from tritonprobe.adapter.hosttime import HostTime
 from tritonprobe.adapter.inductor import Inductor
 from tritonprobe.adapter.interpreter import Interpreted
-from tritonprobe.adapter.kernels import Registry, jit_function
+from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.adapter.launches import Launches
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
+from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.adapter.tuning import Tunings
 from tritonprobe.adapter.windows import LaunchWindows

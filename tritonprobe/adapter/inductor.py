@@ -18,11 +18,11 @@ from tritonprobe.adapter.calls import Calls
 from tritonprobe.adapter.inductor_cold import InductorCold
 from tritonprobe.adapter.inductor_counts import PRELUDE, InductorCounts, mode_of
 from tritonprobe.adapter.inductor_workers import HEURISTICS, InductorWorkers
-from tritonprobe.adapter.kernels import Registry
 from tritonprobe.adapter.late_import import LateImport
 from tritonprobe.adapter.launches import Launches
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
+from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.rewrite import RewriteError, guard, wrapped
 from tritonprobe.model import LaunchError, Mode
 

@@ -19,9 +19,9 @@ from typing import Any, cast
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
 from tritonprobe.adapter.inductor_counts import InductorCounts, InductorSite, mode_of
 from tritonprobe.adapter.inductor_workers import KIND, InductorWorkers
-from tritonprobe.adapter.kernels import Registry
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
+from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.tuning import MAX_TRIALS
 from tritonprobe.ledger.store import Cell
 from tritonprobe.model import Tier, Trial, TrialOutcome, Tuning

@@ -14,7 +14,9 @@ from operator import itemgetter
 from typing import Any
 
 from tritonprobe.adapter.inductor_names import MODULES, Names, canonical_name
-from tritonprobe.adapter.kernels import MAX_SHAPES, UNBOUND, Registry, jit_function, name_of
+from tritonprobe.adapter.kernels import jit_function, name_of
+from tritonprobe.adapter.registry import Registry
+from tritonprobe.adapter.sites import MAX_SHAPES, UNBOUND
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS
 from tritonprobe.ledger.store import Cell
 from tritonprobe.model import Mode

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tritonprobe.adapter.kernels import Registry, Site
 from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.registry import Registry
+from tritonprobe.adapter.sites import Site
 from tritonprobe.model import LaunchError
 
 

@@ -17,9 +17,12 @@ from typing import Any
 
 from tritonprobe.adapter.calls import Calls
 from tritonprobe.adapter.ends import Ends, Watch
-from tritonprobe.adapter.kernels import Registry, Site, jit_function, trial_code
+from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.rewrite import BINDER_FILE, CELLS, RewriteError, guard, wrapped
+from tritonprobe.adapter.sites import Site
+from tritonprobe.adapter.trial_stacks import trial_code
 from tritonprobe.model import LaunchError, Mode
 
 log = logging.getLogger("tritonprobe")

@@ -17,8 +17,10 @@ from typing import Any
 from tritonprobe.adapter import diskkey
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
 from tritonprobe.adapter.census import CensusRecorder
-from tritonprobe.adapter.kernels import Registry, Site, name_of
+from tritonprobe.adapter.kernels import name_of
 from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.registry import Registry
+from tritonprobe.adapter.sites import Site
 from tritonprobe.adapter.variants import variant_of
 from tritonprobe.ledger.schema import VARIANTS
 from tritonprobe.model import Variant

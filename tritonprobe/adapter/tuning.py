@@ -17,8 +17,9 @@ from tritonprobe.adapter.calls import Calls, OpenCall
 from tritonprobe.adapter.census import CensusRecorder
 from tritonprobe.adapter.encoding import describe_call
 from tritonprobe.adapter.ends import Watch
-from tritonprobe.adapter.kernels import Registry, jit_function
+from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.adapter.variants import text_of
 from tritonprobe.model import Trial, TrialOutcome, Tuning

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET
-from tritonprobe.adapter.kernels import Shape, Site
+from tritonprobe.adapter.sites import Shape, Site
 from tritonprobe.requests.threads import this_thread
 from tritonprobe.seen import Around, Label, Seen, Sink
 

@@ -1,14 +1,16 @@
-"""Autotune trials that began before the patches came: no session says what they are. Knows `Autotuner._bench`."""
+"""Autotune trials as threads' stacks show them: those of no session of ours. Knows `Autotuner._bench`."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from types import FrameType
+from typing import Any
 
 
 class Strangers:
-    """Threads that were inside of a trial at one moment, as long as they are."""
+    """Trials that began before the patches came: threads that were inside of one at a moment, as long as they are."""
 
     def __init__(self) -> None:
         self._threads: frozenset[int] = frozenset()
@@ -37,3 +39,25 @@ def _in_trials() -> frozenset[int]:
         if frame is not None:
             found.add(thread)
     return frozenset(found)
+
+
+@functools.cache
+def trial_code() -> Any:
+    """The code of the function inside `Autotuner._bench` that runs a trial, on whichever thread its benchmark likes."""
+    from triton.runtime.autotuner import Autotuner
+
+    bench = inspect.unwrap(Autotuner._bench)
+    return next((c for c in bench.__code__.co_consts if getattr(c, "co_name", None) == "kernel_call"), None)
+
+
+def in_trial() -> bool:
+    """Whether the caller's caller runs inside of a launch of a trial."""
+    code = trial_code()
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(24):
+        if frame is None or code is None:
+            return False
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False
