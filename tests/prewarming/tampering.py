@@ -41,19 +41,23 @@ def edit(
 
 def with_group(place: str | Path, folder: Path, name: str, data: bytes) -> str:
     """An edited bundle, in which the group file of `name` holds `data`, and the manifest says so."""
+    return with_member(place, folder, f"__grp__{name}.json", data)
+
+
+def with_member(place: str | Path, folder: Path, name: str, data: bytes) -> str:
+    """An edited bundle, in which the file `name` holds `data`, and the manifest says so."""
 
     def members(found: list[tuple[tarfile.TarInfo, bytes]]) -> list[tuple[tarfile.TarInfo, bytes]]:
         for i, (member, _) in enumerate(found):
-            if f"__grp__{name}" in member.name:
+            if Path(member.name).name == name:
                 member.size = len(data)
                 found[i] = (member, data)
         return found
 
     def manifest(document: dict[str, Any]) -> dict[str, Any]:
-        for entry in document["folders"]:
-            for file in entry["files"]:
-                if file["name"].startswith(f"__grp__{name}"):
-                    file.update(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        for file in (document["census"], *(file for entry in document["folders"] for file in entry["files"])):
+            if file["name"] == name:
+                file.update(size=len(data), sha256=hashlib.sha256(data).hexdigest())
         return document
 
     return edit(place, folder, manifest=manifest, members=members)

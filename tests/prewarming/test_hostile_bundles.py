@@ -19,7 +19,7 @@ pytest.importorskip("zstandard")
 from tests.damage import damaged
 from tests.prewarming import caches
 from tests.prewarming.caches import add_entry, everything_in
-from tests.prewarming.tampering import edit, members_of, with_group
+from tests.prewarming.tampering import edit, members_of, with_group, with_member
 from tritonprobe.prewarming import archive
 from tritonprobe.prewarming.bundle import pack, show
 from tritonprobe.prewarming.install import install
@@ -130,43 +130,39 @@ def test_a_group_that_leads_elsewhere_is_refused(bundle: str, tmp_path: Path, th
 
 @given(st.data())
 @REUSED
-def test_any_value_in_any_place_of_a_manifest_is_taken_or_refused(
+def test_any_value_in_any_place_of_a_document_is_taken_or_refused(
     bundle: str, tmp_path: Path, data: st.DataObject
 ) -> None:
-    there = tmp_path / "there"
-    shutil.rmtree(there, ignore_errors=True)
-    (_, text), *_ = members_of(bundle)
-    changed = data.draw(damaged(json.loads(text)))
-    refused(edit(bundle, tmp_path, manifest=lambda _: changed), there)
-
-
-@given(st.data())
-@REUSED
-def test_any_value_in_any_place_of_a_group_is_taken_or_refused(
-    bundle: str, tmp_path: Path, data: st.DataObject
-) -> None:
-    there = tmp_path / "there"
-    shutil.rmtree(there, ignore_errors=True)
-    group = data.draw(damaged({"child_paths": {"add.cubin": "add.cubin", "add.json": "add.json"}}))
-    refused(with_group(bundle, tmp_path, "add", json.dumps(group).encode()), there)
+    (_, manifest), (_, census), *_ = members_of(bundle)
+    documents = {
+        "manifest.json": json.loads(manifest),
+        "census.json": json.loads(census),
+        "__grp__add.json": {"child_paths": {"add.cubin": "add.cubin", "add.json": "add.json"}},
+    }
+    name = data.draw(st.sampled_from(sorted(documents)))
+    changed = data.draw(damaged(documents[name]))
+    if name == "manifest.json":
+        refused(edit(bundle, tmp_path, manifest=lambda _: changed), tmp_path / "there")
+    else:
+        refused(with_member(bundle, tmp_path, name, json.dumps(changed).encode()), tmp_path / "there")
 
 
 @given(st.data())
 @REUSED
 def test_any_byte_may_be_another(bundle: str, tmp_path: Path, data: st.DataObject) -> None:
-    there, changed = tmp_path / "there", tmp_path / "changed.tpb"
-    shutil.rmtree(there, ignore_errors=True)
+    changed = tmp_path / "changed.tpb"
     library = archive.zstandard()
     with Path(bundle).open("rb") as file, library.ZstdDecompressor().stream_reader(file) as raw:
         unpacked = bytearray(raw.read())
     at = data.draw(st.integers(0, 511) | st.integers(0, len(unpacked) - 1), "place")  # headers come first
     unpacked[at] = data.draw(st.integers(0, 255), "byte")
     changed.write_bytes(library.ZstdCompressor().compress(bytes(unpacked)))
-    refused(str(changed), there)
+    refused(str(changed), tmp_path / "there")
 
 
 def refused(place: str, there: Path) -> None:
-    """Shown and installed, or refused with one kind of error and nothing changed."""
+    """Shown and installed into an empty place, or refused with one kind of error and nothing changed."""
+    shutil.rmtree(there, ignore_errors=True)
     with contextlib.suppress(BundleError):
         show(place)
     said = None

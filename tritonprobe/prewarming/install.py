@@ -20,7 +20,7 @@ from tritonprobe.prewarming import archive, signing
 from tritonprobe.prewarming.folders import GROUP, differs, group_of
 from tritonprobe.prewarming.manifest import CENSUS, BundleError, Folder, Manifest
 from tritonprobe.prewarming.places import opened
-from tritonprobe.shapes.census import Census, Environment
+from tritonprobe.shapes.census import Census, CensusError, Environment
 
 MAX_SIZE = 4 << 30
 """Bytes of a bundle's contents that an install takes by default."""
@@ -140,7 +140,10 @@ def _rewrite_group(staged: Path, final: Path, folder: Folder) -> None:
 
 def _check_census(staging: Path, manifest: Manifest, wanted: Path | None) -> None:
     if manifest.census is not None:
-        Census.load(staging / CENSUS)
+        try:
+            Census.parse((staging / CENSUS).read_bytes())
+        except CensusError as error:
+            raise BundleError(f"{CENSUS} in it: {error}") from None
     elif wanted is not None:
         raise BundleError("there is no census in it")
 
