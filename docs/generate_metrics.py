@@ -61,6 +61,7 @@ LABELS = {
     "error": "the exception's type",
     "model": "as `request(model=...)` said",
     "what": "`span` or `link`; `launch`: launches of traced requests in a GPU window, beyond the sample that has spans",
+    "tokens": "scheduled in the step: the size's upper edge, a power of two",
     "kind": "of what a client sent: `traceparent`",
     "metric": "the family whose series were turned away",
     "part": "the part of tritonprobe that failed; three blame callers: `requests` (`request()` or `step()` misused), "

@@ -182,6 +182,17 @@ def itself() -> list[Panel]:
             empty="none",
             size=(8, 8),
         ),
+        ranking(
+            "First steps of a size, beyond cold calls",
+            "Since the processes started: what an engine's first step of so many tokens at most took longer than the "
+            "same again, and was no cold call. Kernels of torch and cuBLAS that are loaded late, and the like.",
+            Target(
+                f"sort_desc({total(schema.FIRST_STEPS, ('tokens',), series(schema.FIRST_STEPS))})", "{{tokens}} tokens"
+            ),
+            unit="s",
+            empty="none",
+            size=(8, 8),
+        ),
         table(
             "Faults of tritonprobe, by part",
             f"The first of each part is in the program's log, with its traceback. {BORN}",

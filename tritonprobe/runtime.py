@@ -23,7 +23,15 @@ from tritonprobe.forks import tell_in_child
 from tritonprobe.incidents import Incidents
 from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger, signs
 from tritonprobe.ledger.record import Recorder
-from tritonprobe.ledger.schema import CLIENT_ERRORS, COLD_IN_PROGRESS, ERRORS, INFO, PREWARM_COVERAGE, READY
+from tritonprobe.ledger.schema import (
+    CLIENT_ERRORS,
+    COLD_IN_PROGRESS,
+    ERRORS,
+    FIRST_STEPS,
+    INFO,
+    PREWARM_COVERAGE,
+    READY,
+)
 from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.prewarming import Prewarmed, before_ready
 from tritonprobe.prewarming import run as run_census
@@ -294,6 +302,14 @@ class Runtime:
         """A cold call of this thread that was found to be one when it was over."""
         if not self.off:
             self.adapter.calls.tell(cold)
+
+    def cold_ns(self) -> int:
+        """Wall time of this thread's cold calls that are over."""
+        return self.adapter.calls.cold_ns
+
+    def first_step(self, tokens: int, ns: int) -> None:
+        """An engine's first step of up to so many tokens took so much longer than the same again, beyond cold calls."""
+        self.ledger.add(FIRST_STEPS, (f"<={tokens}", self._recorder.rank), ns / 1e9)
 
     def fault(self, part: str) -> None:
         """Counts a fault of ours; the first of each part is logged with its traceback. Never raises."""

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from tritonprobe.ledger import DirectoryReader, HistogramSample, Sample, signs
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tiny"
+KV_BYTES = str(8 << 30)  # so that several engines fit on one GPU
 UP_SECONDS = 240.0
 DOWN_SECONDS = 60.0
 
@@ -55,6 +56,8 @@ class Server:
     engine: Sequence[str]
     name: str
     windows: str = "off"
+    options: Sequence[str] = ()  # of `tritonprobe run`
+    extra: Mapping[str, str] = field(default_factory=dict)  # of its environment
     process: subprocess.Popen[bytes] | None = None
     up_seconds: float = 0.0
     _reader: DirectoryReader | None = field(default=None)
@@ -74,7 +77,7 @@ class Server:
     def command(self) -> list[str]:
         serve = [
             *self.engine, "serve", str(self.site / "_tiny"), "--served-model-name", MODEL, "--load-format", "dummy",
-            "--attention-backend", "TRITON_ATTN", "--max-model-len", "8192", "--gpu-memory-utilization", "0.3",
+            "--attention-backend", "TRITON_ATTN", "--max-model-len", "8192", "--kv-cache-memory-bytes", KV_BYTES,
             "--no-enable-prefix-caching", "--host", "127.0.0.1", "--port", str(self.port),
             "--profiler-config.profiler=torch", f"--profiler-config.torch_profiler_dir={self.traces}",
         ]  # fmt: skip
@@ -83,7 +86,7 @@ class Server:
         if not self.watched:
             return serve
         run = [sys.executable, "-m", "tritonprobe", "run", "--port", str(self.port + 1000), "--dir", str(self.ledger)]
-        return [*run, "--", *serve]
+        return [*run, *self.options, "--", *serve]
 
     def environment(self) -> dict[str, str]:
         caches = {
@@ -99,6 +102,7 @@ class Server:
             "VLLM_USE_FLASHINFER_SAMPLER": "0",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
+            **self.extra,
         }
 
     def start(self) -> None:

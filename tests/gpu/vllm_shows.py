@@ -6,17 +6,20 @@ python -m tests.gpu.vllm_shows --site SITE --mode eager|graph --work FOLDER --ou
 same one finds its caches. The shows, in this order, each written to FILE as soon as it is there:
 
 ladder     requests of many shapes, again until hot: the first is as long as its cold phases and the hot one
-pairs      tokens a second with every patch taken back (`off`) and in place (`on`), in turns, in this one engine
+stalls     planted ones, and whom they are charged to (`vllm_stalls`)
+trace      the first requests of a trace of production; with ``--record``, what a census for `vllm_prewarm` is made of
 greedy     the outputs of fixed prompts, off and on; with ``--alone``, of an engine that never saw tritonprobe
 profiler   vLLM's own profiler route while watched
 kill       the engine core is killed in the middle of a request
 
-``--alone`` starts vLLM without tritonprobe, and runs `greedy` and `kill` for comparison with an earlier FILE.
+``--alone`` starts vLLM without tritonprobe, and runs `greedy` and `kill` for comparison with an earlier FILE. What the
+probe costs is `vllm_cost`'s. With ``--turn FILE`` several of these programs may start at a time, and take turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gzip
 import json
 import os
@@ -24,10 +27,11 @@ import platform
 import random
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -35,8 +39,8 @@ from typing import Any
 
 import click
 
-from tests.gpu.vllm_engine import MODEL, Answer, Reading, Server, total
-from tritonprobe.proving.intervals import base_first, interval, ratios
+from tests.gpu import vllm_stalls
+from tests.gpu.vllm_engine import MODEL, ROOT, Answer, Reading, Server, total
 
 SEED = 0
 # Prompt length, how many at once, sampling: what MEASURED requests were slow for, and the shapes between them.
@@ -52,7 +56,8 @@ SLOW_SECONDS = 0.050
 HOT_TRIES = 8
 WINDOW_SECONDS = 15.0
 """How long a GPU window may take to come."""
-BATCH, PROMPT, TOKENS = 32, 64, 128
+TRACED = 200
+"""Requests of the trace."""
 
 
 def _wake(server: Server) -> None:
@@ -108,7 +113,9 @@ def _rung(server: Server, draw: random.Random, length: int, count: int, sampling
         for waited in ("in_batch", "queued")
     )
     ttft = first.first or 0.0
-    unexplained = ttft - hot_ttft - cold
+    # What first steps took longer than the same again is known once there was the same again.
+    other = total(server.read(), "step_first_use_seconds_total") - total(before, "step_first_use_seconds_total")
+    unexplained = ttft - hot_ttft - cold - other
     return {
         "prompt": length,
         "at_once": count,
@@ -116,6 +123,7 @@ def _rung(server: Server, draw: random.Random, length: int, count: int, sampling
         "first_ttft_s": ttft,
         "hot_ttft_s": hot_ttft,
         "cold_before_first_token_s": cold,
+        "first_steps_beyond_cold_s": other,
         "exposure_before_first_token_s_per_request": exposed / count,
         "unexplained_s": unexplained,
         "explained": abs(unexplained) <= max(RELATIVE * ttft, ABSOLUTE),
@@ -134,44 +142,18 @@ def _grown(before: Reading, after: Reading, name: str) -> dict[str, float]:
     return {" ".join(key[1:]): round(value, 6) for key, value in sorted(grown.items()) if value > 0}
 
 
-def pairs(server: Server, number: int) -> dict[str, Any]:
-    draw = random.Random(SEED + 1)
-    prompts = [[draw.randrange(5, 31000) for _ in range(PROMPT)] for _ in range(BATCH)]
-
-    def speed(state: str) -> float:
-        followed = server.switch("on" if state == "on" else "off")
-        if not followed or not all(each.followed for each in followed):
-            raise RuntimeError(f"not all processes went {state}: {followed}")
-        server.complete(prompts, 8)  # what a switch makes a launch do once more is done here
-        answer = server.complete(prompts, TOKENS)
-        if answer.error or answer.tokens != BATCH * TOKENS:
-            raise RuntimeError(f"a batch of the pairs failed: {answer.error}, {answer.tokens} tokens")
-        # From each prompt's first token on: how the prompts are split into batches differs from time to time.
-        return BATCH * (TOKENS - 1) / (answer.end - (answer.first or 0.0))
-
-    for state in ("on", "off", "on", "off"):
-        speed(state)  # both are hot now, however the batch is split
-    cold_before = server.read()
-    off: list[float] = []
-    on: list[float] = []
-    for off_first in base_first(number, SEED):
-        for state in ("off", "on") if off_first else ("on", "off"):
-            (off if state == "off" else on).append(speed(state))
-    server.switch("on")
-    found = interval(ratios(off, on), SEED)
-    loss = 1 - found.low
-    return {
-        "pairs": number,
-        "batch": BATCH,
-        "tokens_each": TOKENS,
-        "off_tokens_per_s": off,
-        "on_tokens_per_s": on,
-        "on_over_off": {"median": found.median, "low": found.low, "high": found.high},
-        "upper_bound_of_loss": loss,
-        "cold_calls_meanwhile": total(server.read(), "cold_calls_after_ready_total")
-        - total(cold_before, "cold_calls_after_ready_total"),
-        "good": loss <= 0.01,
-    }
+def trace(server: Server, path: Path) -> dict[str, Any]:
+    """The first requests of a trace, at twice their pace."""
+    words = ["bench", "serve", str(path), "--url", f"http://127.0.0.1:{server.port}", "--limit", str(TRACED)]
+    words += ["--speed", "2", "--vocab", "31000", "--max-prompt", "7600", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tritonprobe", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        return {"failed": done.stderr[-2000:], "good": False}
+    return {name: value for name, value in found.items() if not isinstance(value, list)}  # without a row a request
 
 
 def greedy(server: Server) -> dict[str, Any]:
@@ -279,8 +261,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--alone", action="store_true")
-    parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--shows", default="ladder,pairs,greedy,profiler,kill")
+    parser.add_argument("--shows", default="ladder,stalls,greedy,profiler,kill")
+    parser.add_argument("--trace", type=Path, help="for the show of that name")
+    parser.add_argument("--record", type=Path, help="where the census goes")
+    parser.add_argument("--turn", type=Path, help="a file that is locked during the shows")
     parser.add_argument("--windows", choices=("off", "on", "graphs"), default="on", help="TRITONPROBE_GPU_WINDOWS")
     parser.add_argument("--port", type=int, default=8011)
     parser.add_argument("--engine", default=f"{sys.executable} -m vllm.entrypoints.cli.main")
@@ -296,20 +280,23 @@ def main(words: Sequence[str] | None = None) -> int:
         shlex.split(given.engine),
         name,
         given.windows,
+        () if given.record is None else ("--record", str(given.record.resolve())),
+        {} if given.alone else vllm_stalls.environment(given.work.resolve()),
     )
     shows: dict[str, Callable[[], dict[str, Any]]] = {
         "ladder": lambda: ladder(server),
-        "pairs": lambda: pairs(server, given.pairs),
+        "stalls": lambda: vllm_stalls.stalls(server),
+        "trace": lambda: trace(server, given.trace),
         "greedy": lambda: greedy(server),
         "profiler": lambda: profiler(server),
         "kill": lambda: kill(server),
     }
-    wanted = [show for show in given.shows.split(",") if not (given.alone and show in ("ladder", "pairs", "profiler"))]
+    wanted = [show for show in given.shows.split(",") if not (given.alone and show not in ("greedy", "kill"))]
     body: dict[str, Any] = {**_made(given, words), "shows": {}}
     try:
         server.start()
         body["up_seconds"] = server.up_seconds
-        for show in wanted:
+        for show in wanted if given.turn is None else _in_turn(wanted, given.turn):
             begin = time.monotonic()
             try:
                 body["shows"][show] = shows[show]()
@@ -327,6 +314,15 @@ def main(words: Sequence[str] | None = None) -> int:
         _write(given.out, body)
         click.echo("\n".join(body["said"][-12:]))
     return 0 if "failed" not in body and all(show.get("good", True) for show in body["shows"].values()) else 1
+
+
+def _in_turn(shows: Sequence[str], lock: Path) -> Iterator[str]:
+    """The shows, each while this program alone has the lock."""
+    with lock.open("w") as file:
+        for show in shows:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield show
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _short(value: object) -> bool:

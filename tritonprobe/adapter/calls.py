@@ -162,6 +162,7 @@ class OpenCall:
 
 class _Local(threading.local):
     call: OpenCall | None = None
+    cold_ns: int = 0
 
 
 class Calls:
@@ -181,6 +182,11 @@ class Calls:
     def current(self) -> OpenCall | None:
         """This thread's open call."""
         return self._local.call
+
+    @property
+    def cold_ns(self) -> int:
+        """Wall time of this thread's cold calls that are over."""
+        return self._local.cold_ns
 
     def begin(self, kernel: str | None = None, mode: Mode = "launch") -> tuple[OpenCall | None, bool]:
         """This thread's call, opened if need be; and whether the caller must `close` it.
@@ -218,7 +224,7 @@ class Calls:
     def tell(self, cold: ColdCall) -> None:
         """Publishes a cold call of this thread that was found to be one when it was over."""
         if self._local.call is None:  # else the one in progress contains it
-            self._closed(cold)
+            self._end(cold)
 
     def _open(self, call: OpenCall) -> OpenCall:
         self._local.call = call
@@ -232,7 +238,11 @@ class Calls:
         self._local.call = None
         self._watch.end_slow()
         call.frame = None
-        self._closed(call.finished())
+        self._end(call.finished())
+
+    def _end(self, cold: ColdCall) -> None:
+        self._local.cold_ns += cold.wall_ns
+        self._closed(cold)
 
     def end_of(self, frame: FrameType) -> None:
         """A guarded function returns or raises: its call, if it has one, is over."""

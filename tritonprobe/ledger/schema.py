@@ -238,6 +238,12 @@ READY = Metric(
 STARTUP_COLD = Metric(
     "startup_cold_seconds", "gauge", "Wall time of cold calls before ready, by phase; frozen at ready.", ("phase",)
 )
+FIRST_STEPS = Metric(
+    "step_first_use_seconds_total",
+    "counter",
+    "What first steps of a size took longer than the same again, beyond cold calls: first uses of other GPU code.",
+    ("tokens", "rank"),
+)
 PREWARM_COVERAGE = Metric(
     "prewarm_coverage_ratio",
     "gauge",
@@ -308,6 +314,7 @@ METRICS: tuple[Metric, ...] = (
     SLO_MISSES,
     READY,
     STARTUP_COLD,
+    FIRST_STEPS,
     PREWARM_COVERAGE,
     AFTER_READY,
     AFTER_READY_BY_KERNEL,

@@ -41,6 +41,12 @@ class Host(Protocol):
     def tell(self, cold: ColdCall) -> None:
         """A cold call of this thread that is over."""
 
+    def cold_ns(self) -> int:
+        """Wall time of this thread's cold calls that are over."""
+
+    def first_step(self, tokens: int, ns: int) -> None:
+        """The first step of up to so many tokens took so much longer than the same again, beyond its cold calls."""
+
     def startup(self) -> str:
         """What the directory's cold calls have cost so far, as one sentence."""
 

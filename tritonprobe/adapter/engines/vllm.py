@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tritonprobe.adapter.engines.attaching import Attachment, Part, UnknownShapeError, expect
+from tritonprobe.adapter.engines.first_steps import FirstSteps
 from tritonprobe.adapter.engines.host import Host, say
 from tritonprobe.adapter.engines.vllm_steps import STEP, TRACEPARENT, Steps
 from tritonprobe.adapter.patching import Patches
@@ -45,6 +46,7 @@ class Vllm:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._steps = Steps(host)
+        self._first_steps = FirstSteps(host.first_step)
         self._serving: set[int] = set()  # idents of threads that run models
         self._core = 0  # the process that has an engine core: this one, or the one it was forked from
         self._step: Step | None = None  # of a worker in a process of its own
@@ -177,9 +179,20 @@ class Vllm:
                 self._serves()
             if own_process():
                 self._guarded(lambda: self._work_on(scheduler_output))
-            return original(worker, scheduler_output, *args, **kwargs)
+            if not self.attachment.on:
+                return original(worker, scheduler_output, *args, **kwargs)
+            cold, begin = self._host.cold_ns(), time.monotonic_ns()
+            result = original(worker, scheduler_output, *args, **kwargs)
+            took = time.monotonic_ns() - begin
+            self._guarded(lambda: self._worked(scheduler_output, took, self._host.cold_ns() - cold))
+            return result
 
         return execute_model
+
+    def _worked(self, scheduler_output: Any, took_ns: int, cold_ns: int) -> None:
+        requests = len(scheduler_output.num_scheduled_tokens)
+        if requests:
+            self._first_steps.step(scheduler_output.total_num_scheduled_tokens, requests, took_ns, cold_ns)
 
     def _serves(self) -> None:
         """The first model that this thread runs for a request: its cold calls are stalls, and start-up is over."""

@@ -1,0 +1,161 @@
+"""What everything on costs vLLM: the time of a step with every patch taken back, and in place, in turns, in one engine.
+
+python -m tritonprobe run -- python -m tests.gpu.vllm_cost --site SITE --mode eager|graph --out FILE [--turn FILE]
+
+The engine runs in this process, without HTTP, on 32 requests that all get a token each step. Tokens a second are those
+of the median step of short rounds that take turns, on one core, since a machine's pace drifts by more than what is
+looked for. What GPU windows take is added, as their budget bounds it. Exit code 1: the loss may be more than 1%.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1")
+os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+
+import argparse
+import contextlib
+import fcntl
+import json
+import random
+import sys
+import threading
+import time
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.gpu.vllm_engine import KV_BYTES
+from tritonprobe.proving.document import described, document
+from tritonprobe.proving.intervals import base_first, interval, ratios
+from tritonprobe.runtime import current
+
+REQUESTS, PROMPT = 32, 64
+STEPS, SETTLING = 30, 6  # of a round, and those before it, in which a switch's first launches are
+LIMIT = 0.01
+
+
+def engine_of(site: Path, mode: str) -> Any:
+    from vllm import LLM
+
+    llm = LLM(
+        model=str(site / "_tiny"),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        enforce_eager=mode == "eager",
+        attention_backend="TRITON_ATTN",
+        max_model_len=8192,
+        kv_cache_memory_bytes=int(KV_BYTES),
+        enable_prefix_caching=False,
+    )
+    return llm.llm_engine
+
+
+def ask(engine: Any, tokens: int) -> None:
+    from vllm import SamplingParams
+
+    draw = random.Random(0)
+    sampling = SamplingParams(max_tokens=tokens, temperature=0.0, detokenize=False, ignore_eos=True)
+    for number in range(REQUESTS):
+        prompt = {"prompt_token_ids": [draw.randrange(5, 31000) for _ in range(PROMPT)]}
+        engine.add_request(f"{tokens}-{number}", prompt, sampling)
+
+
+def tokens_per_second(engine: Any) -> float:
+    for _ in range(SETTLING):
+        engine.step()
+    times = [time.perf_counter_ns()]
+    for _ in range(STEPS):
+        engine.step()
+        times.append(time.perf_counter_ns())
+    return REQUESTS / median(later - earlier for earlier, later in pairwise(times)) * 1e9
+
+
+def switch(on: bool) -> None:
+    """As `tritonprobe off` and `on` have it done."""
+    runtime = current()
+    runtime.off = not on
+    if on:
+        runtime.watch(everything=False)
+    else:
+        left = runtime.unwatch(keep_device=True)
+        assert not left, left
+
+
+def in_windows(engine: Any) -> dict[str, Any]:
+    """What GPU windows say they take. The requests go on meanwhile."""
+    watch: Any = current().adapter.gpu
+    if watch is None:
+        return {"share": 0.0, "info": ("none", "off")}
+    samples: list[Any] = []
+    for _ in range(5):
+        window = threading.Thread(target=lambda: samples.append(watch.times.window(watch.times.budget.seconds)))
+        window.start()
+        while window.is_alive():
+            engine.step()
+        window.join()
+    is_on = watch.times.info[0] == "cupti"
+    return {
+        "share": watch.times.budget.share if is_on else 0.0,
+        "period_s": watch.times.budget.period,
+        "info": watch.times.info,
+        "seen": [[asdict(sample) for sample in each] for each in samples],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--site", type=Path, required=True)
+    parser.add_argument("--mode", choices=("eager", "graph"), required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--turn", type=Path, help="a file that is locked while it measures")
+    given = parser.parse_args()
+    engine = engine_of(given.site, given.mode)
+    with contextlib.ExitStack() as stack:
+        if given.turn is not None:
+            fcntl.flock(stack.enter_context(given.turn.open("w")), fcntl.LOCK_EX)
+        os.sched_setaffinity(threading.get_native_id(), {max(os.sched_getaffinity(0))})
+        ask(engine, (2 * given.pairs + 20) * (STEPS + SETTLING))
+        for on in (True, False, True, False):
+            switch(on)
+            tokens_per_second(engine)
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for off_first in base_first(given.pairs, 0):
+            for on in (not off_first, off_first):
+                switch(on)
+                found[on].append(tokens_per_second(engine))
+        switch(True)
+        windows = in_windows(engine)
+    kept = interval(ratios(found[False], found[True]), 0)
+    loss = 1 - kept.low + windows["share"]
+    body = {
+        "mode": given.mode,
+        "pairs": given.pairs,
+        "requests": REQUESTS,
+        "steps_a_round": STEPS,
+        "tokens_per_second": {"off": median(found[False]), "on": median(found[True])},
+        "kept_ratio": asdict(kept),
+        "gpu_windows": windows,
+        "loss_at_most": loss,
+        "limit": LIMIT,
+        "good": loss <= LIMIT,
+        "rounds": {"off": found[False], "on": found[True]},
+    }
+    windows_set = os.environ.get("TRITONPROBE_GPU_WINDOWS", "off")
+    command = (
+        f"TRITONPROBE_GPU_WINDOWS={windows_set} tritonprobe run -- python -m tests.gpu.vllm_cost --mode {given.mode}"
+    )
+    given.out.write_text(json.dumps(document("vllm_cost", command, described(), body), indent=1) + "\n")
+    sys.stdout.write(
+        f"{given.mode}: {body['tokens_per_second']} tokens a second; kept {kept.median:.4f} [{kept.low:.4f}, "
+        f"{kept.high:.4f}], windows {windows['share']:.2%} {windows['info']}: lost at most {loss:.2%}\n"
+    )
+    return 0 if loss <= LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What the first step of a size took longer than the same again, and was no cold call. Pure; knows no engine.
+
+An engine's first requests also wait for what no compiler tells of: kernels of torch and cuBLAS that CUDA loads at their
+first launch, heuristics that run once, memory that the allocator asks for. Nobody can see that as it happens without
+watching every launch of the process. But a step of the same size comes again: the first one's time, less that of its
+cold calls and of the slower of the next two, is what was done once. It is known afterwards, so requests are not charged
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+COMPARED = 2
+"""Steps of the size, without a cold call, that the first is compared with."""
+LEAST_NS = 5_000_000
+"""Less is how steps differ anyway."""
+MAX_SIZES = 1024
+
+
+class FirstSteps:
+    def __init__(self, tell: Callable[[int, int], None]) -> None:
+        """``tell(tokens, ns)``: tokens is the size's upper edge, a power of two."""
+        self._tell = tell
+        self._first: dict[tuple[int, int], int] = {}  # nanoseconds by tokens and requests, rounded up
+        self._next: dict[tuple[int, int], list[int]] = {}  # of sizes that are not told of yet
+
+    def step(self, tokens: int, requests: int, took_ns: int, cold_ns: int) -> None:
+        """A step is over, on the host: its wall time, and that of its thread's cold calls in it."""
+        size = (1 << (tokens - 1).bit_length() if tokens > 0 else 0, 1 << (requests - 1).bit_length())
+        compared = self._next.get(size)
+        if compared is None:
+            if size not in self._first and len(self._first) < MAX_SIZES:
+                self._first[size] = took_ns - cold_ns
+                self._next[size] = []
+            return
+        if cold_ns:
+            return
+        compared.append(took_ns)
+        if len(compared) == COMPARED:
+            del self._next[size]
+            once = self._first[size] - max(compared)
+            if once >= LEAST_NS:
+                self._tell(size[0], once)
