@@ -323,6 +323,7 @@ def _in_turn(shows: Sequence[str], lock: Path) -> Iterator[str]:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield show
             fcntl.flock(file, fcntl.LOCK_UN)
+            time.sleep(0.2)  # else who waits for the lock would not get it
 
 
 def _short(value: object) -> bool:
