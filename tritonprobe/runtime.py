@@ -227,14 +227,19 @@ class Runtime:
         )
         return done
 
-    def prewarm_as_set(self) -> None:
-        """Replays the settings' census, once, if they name one and kernels run in this process. Never raises."""
+    def prewarm_as_set(self) -> bool:
+        """Replays the settings' census, once, if they name one and kernels run in this process. Never raises.
+
+        Whether there is one to replay here, now or before.
+        """
         path, timeout = self.settings.prewarm, self.settings.ready_timeout
-        if path is None or self.prewarmed is not None or self.settings.disabled or not before_ready.has_device():
-            return
-        self.ready_because = f"prewarming from {path}"
-        done = before_ready.replay(path, timeout, lambda census: self.prewarm(census, timeout=timeout), self.fault)
-        self.prewarmed, self.ready_because = done.result, done.because
+        if path is None or self.settings.disabled or not before_ready.has_device():
+            return False
+        if self.prewarmed is None:
+            self.ready_because = f"prewarming from {path}"
+            done = before_ready.replay(path, timeout, lambda census: self.prewarm(census, timeout=timeout), self.fault)
+            self.prewarmed, self.ready_because = done.result, done.because
+        return True
 
     def ready(self, unix_ns: int | None = None) -> None:
         """The process takes traffic from now on, or from `unix_ns`. The first call counts.

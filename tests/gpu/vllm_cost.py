@@ -49,6 +49,7 @@ def engine_of(site: Path, mode: str) -> Any:
         attention_backend="TRITON_ATTN",
         max_model_len=8192,
         kv_cache_memory_bytes=int(KV_BYTES),
+        gpu_memory_utilization=0.1,
         enable_prefix_caching=False,
     )
     return llm.llm_engine

@@ -78,6 +78,7 @@ class Server:
         serve = [
             *self.engine, "serve", str(self.site / "_tiny"), "--served-model-name", MODEL, "--load-format", "dummy",
             "--attention-backend", "TRITON_ATTN", "--max-model-len", "8192", "--kv-cache-memory-bytes", KV_BYTES,
+            "--gpu-memory-utilization", "0.1",
             "--no-enable-prefix-caching", "--host", "127.0.0.1", "--port", str(self.port),
             "--profiler-config.profiler=torch", f"--profiler-config.torch_profiler_dir={self.traces}",
         ]  # fmt: skip

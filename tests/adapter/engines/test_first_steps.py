@@ -24,7 +24,7 @@ class Told:
         self.ms[tokens] = ns / MS
 
     def step(self, tokens: int, took_ms: float, cold_ms: float = 0, requests: int = 1) -> None:
-        self.steps.step(tokens, requests, int(took_ms * MS), int(cold_ms * MS))
+        self.steps.step((tokens, requests), int(took_ms * MS), int(cold_ms * MS))
 
 
 def test_what_a_first_step_took_longer_is_told_when_the_same_came_again() -> None:
@@ -75,8 +75,23 @@ def test_sizes_are_bounded(sizes: list[tuple[int, int]]) -> None:
     steps = FirstSteps(lambda tokens, ns: None)
     first_steps.MAX_SIZES, before = 8, first_steps.MAX_SIZES
     try:
-        for tokens, requests in sizes:
-            steps.step(tokens, requests, MS, 0)
+        for size in sizes:
+            steps.step(size, MS, 0)
     finally:
         first_steps.MAX_SIZES = before
     assert len(steps._first) <= 8
+
+
+def test_a_size_that_was_told_of_is_known_and_no_longer_timed() -> None:
+    told = Told()
+    for took in (100, 20, 20):
+        told.step(17, took_ms=took)
+        assert (17, 1) not in told.steps.known
+    told.step(17, took_ms=20)
+    assert told.steps.known == {(17, 1)}
+
+
+def test_a_step_of_nothing_is_no_step() -> None:
+    told = Told()
+    told.step(0, took_ms=100, requests=0)
+    assert told.steps._first == {}

@@ -463,3 +463,19 @@ def test_the_monitor_calls_disk_hits_compilations_and_we_do_not(watched, add, mo
 
 def vllm_warnings(caplog: Any, text: str) -> int:
     return sum(text in record.getMessage() for record in caplog.records)
+
+
+def test_vllms_own_sampler_takes_the_made_up_logits() -> None:
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    from tritonprobe.adapter.engines.vllm_sampler import Sampler
+    from tritonprobe.adapter.patching import Patches
+
+    told: list[Any] = []
+    patches = Patches()
+    sampler = Sampler(SimpleNamespace(tell=told.append), lambda: True)
+    sampler.install(patches, topk_topp_sampler)
+    sampler.vocabulary = 1000
+    sampler.warm("cpu")
+    assert sampler._used == {(True, False), (False, True), (False, False)}
+    assert patches.undo() == []

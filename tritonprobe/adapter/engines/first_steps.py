@@ -16,23 +16,32 @@ COMPARED = 2
 LEAST_NS = 5_000_000
 """Less is how steps differ anyway."""
 MAX_SIZES = 1024
+MAX_KNOWN = 65_536
+
+Size = tuple[int, int]
+"""Tokens and requests in a step."""
 
 
 class FirstSteps:
     def __init__(self, tell: Callable[[int, int], None]) -> None:
         """``tell(tokens, ns)``: tokens is the size's upper edge, a power of two."""
         self._tell = tell
-        self._first: dict[tuple[int, int], int] = {}  # nanoseconds by tokens and requests, rounded up
-        self._next: dict[tuple[int, int], list[int]] = {}  # of sizes that are not told of yet
+        self._first: dict[Size, int] = {}  # nanoseconds, by size rounded up
+        self._next: dict[Size, list[int]] = {}  # of sizes that are not told of yet
+        self.known: set[Size] = set()  # exact sizes that need not be told of any more: an engine looks here first
 
-    def step(self, tokens: int, requests: int, took_ns: int, cold_ns: int) -> None:
+    def step(self, exact: Size, took_ns: int, cold_ns: int) -> None:
         """A step is over, on the host: its wall time, and that of its thread's cold calls in it."""
-        size = (1 << (tokens - 1).bit_length() if tokens > 0 else 0, 1 << (requests - 1).bit_length())
+        if 0 in exact:
+            return
+        size = (1 << (exact[0] - 1).bit_length(), 1 << (exact[1] - 1).bit_length())
         compared = self._next.get(size)
         if compared is None:
             if size not in self._first and len(self._first) < MAX_SIZES:
                 self._first[size] = took_ns - cold_ns
                 self._next[size] = []
+            elif len(self.known) < MAX_KNOWN:
+                self.known.add(exact)
             return
         if cold_ns:
             return

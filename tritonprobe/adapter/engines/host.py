@@ -29,8 +29,11 @@ class Host(Protocol):
     def await_ready(self, awaits: bool) -> None:
         """Whether this process will say itself when it is ready; else it follows the others of its directory."""
 
-    def prewarm_as_set(self) -> None:
-        """Replays the census that the settings name, once, if kernels run in this process. Never raises."""
+    def prewarm_as_set(self) -> bool:
+        """Replays the census that the settings name, once, if kernels run in this process. Never raises.
+
+        Whether there is one to replay here, now or before.
+        """
 
     def engine_ready(self) -> bool:
         """The engine takes traffic from now on: told to all processes of the directory. Whether that was news."""

@@ -8,7 +8,7 @@ What is patched, and what for:
 ``Scheduler``, ``EngineCore.preprocess_add_request``  requests and steps (see `vllm_steps`)
 ``OpenAIServing._get_trace_headers``                  the client's `traceparent`, which travels with its request
 ``EngineCore.__init__``, ``AsyncLLM.__init__``        the line that says what was attached
-``apply_top_k_top_p_pytorch``                         first uses of torch's own kernels, which no compiler tells of
+``apply_top_k_top_p_pytorch``                         first uses of torch's own kernels (see `vllm_sampler`)
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 from tritonprobe.adapter.engines.attaching import Attachment, Part, UnknownShapeError, expect
 from tritonprobe.adapter.engines.first_steps import FirstSteps
 from tritonprobe.adapter.engines.host import Host, say
+from tritonprobe.adapter.engines.vllm_sampler import Sampler
 from tritonprobe.adapter.engines.vllm_steps import STEP, TRACEPARENT, Steps
 from tritonprobe.adapter.patching import Patches
-from tritonprobe.model import ColdCall
 from tritonprobe.requests import Step
 
 TRIED = ("0.21.",)
@@ -35,9 +35,6 @@ PLUGIN = "tritonprobe"
 """The name of our entry point, as VLLM_PLUGINS would list it."""
 MAX_HEADER = 256
 """Characters of a `traceparent` that travel with a request: what it has now, and what a later version may append."""
-FIRST_USE = "first_use"
-FIRST_USE_NS = 5_000_000
-"""Below this a first use was not cold: nothing had to be loaded."""
 
 _MONITOR = "vllm.triton_utils.jit_monitor"
 
@@ -47,10 +44,10 @@ class Vllm:
         self._host = host
         self._steps = Steps(host)
         self._first_steps = FirstSteps(host.first_step)
-        self._serving: set[int] = set()  # idents of threads that run models
+        self._serving: dict[int, bool] = {}  # threads that run models: whether in a process of the worker's own
         self._core = 0  # the process that has an engine core: this one, or the one it was forked from
         self._step: Step | None = None  # of a worker in a process of its own
-        self._used: set[tuple[bool, bool]] = set()  # samplers' paths taken before
+        self._sampler = Sampler(host, lambda: self.attachment.on)
         self._said: set[str] = set()
         self.attachment = Attachment(
             "vLLM",
@@ -62,7 +59,7 @@ class Vllm:
                 Part("arrivals", "vllm.v1.engine.core", self._steps.install_arrivals),
                 Part("ranks", "vllm.v1.worker.worker_base", self._patch_worker),
                 Part("core", "vllm.v1.engine.core", self._patch_core),
-                Part("sampler", "vllm.v1.sample.ops.topk_topp_sampler", self._patch_sampler),
+                Part("sampler", "vllm.v1.sample.ops.topk_topp_sampler", self._sampler.install),
             ),
             self._steps.forget,
         )
@@ -73,8 +70,9 @@ class Vllm:
         def around(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def activate(*args: Any, **kwargs: Any) -> Any:
-                if self.attachment.on:
-                    self._host.prewarm_as_set()  # before vLLM warns of each kernel that is compiled
+                # Before vLLM warns of each kernel that is compiled.
+                if self.attachment.on and self._host.prewarm_as_set():
+                    self._guarded(lambda: self._sampler.warm("cuda"))
                 result = original(*args, **kwargs)
                 if self.attachment.on:
                     self._ready("vLLM's warm-up has ended")
@@ -159,6 +157,7 @@ class Vllm:
                 try:
                     rank = _rank(all_kwargs[worker.rpc_rank])
                     self._host.set_rank(rank)
+                    self._sampler.vocabulary = _vocabulary(all_kwargs[worker.rpc_rank])
                     if self._is_own_process():
                         self._host.join(_engine(all_kwargs[worker.rpc_rank]["vllm_config"]))
                     # A worker is not ready because another one is: it may be warming up still.
@@ -171,39 +170,38 @@ class Vllm:
         return init_worker
 
     def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        serving, ident, own_process = self._serving, threading.get_ident, self._is_own_process
+        serving, ident, known = self._serving, threading.get_ident, self._first_steps.known
 
         @functools.wraps(original)
         def execute_model(worker: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            if ident() not in serving:
-                self._serves()
-            if own_process():
+            own = serving.get(ident())
+            if own is None:
+                own = self._serves()
+            if own:
                 self._guarded(lambda: self._work_on(scheduler_output))
-            if not self.attachment.on:
+            size = _size(scheduler_output)
+            if size is None or size in known or not self.attachment.on:
                 return original(worker, scheduler_output, *args, **kwargs)
             cold, begin = self._host.cold_ns(), time.monotonic_ns()
             result = original(worker, scheduler_output, *args, **kwargs)
             took = time.monotonic_ns() - begin
-            self._guarded(lambda: self._worked(scheduler_output, took, self._host.cold_ns() - cold))
+            self._guarded(lambda: self._first_steps.step(size, took, self._host.cold_ns() - cold))
             return result
 
         return execute_model
 
-    def _worked(self, scheduler_output: Any, took_ns: int, cold_ns: int) -> None:
-        requests = len(scheduler_output.num_scheduled_tokens)
-        if requests:
-            self._first_steps.step(scheduler_output.total_num_scheduled_tokens, requests, took_ns, cold_ns)
-
-    def _serves(self) -> None:
+    def _serves(self) -> bool:
         """The first model that this thread runs for a request: its cold calls are stalls, and start-up is over."""
+        own = self._is_own_process()
         try:
             if self.attachment.on:
-                self._serving.add(threading.get_ident())
+                self._serving[threading.get_ident()] = own
                 with self._host.live.step(()):
                     pass
                 self._host.await_ready(False)
         except Exception:
             self._host.fault("vllm")
+        return own
 
     def _is_own_process(self) -> bool:
         """Whether this worker's process is not the engine core's."""
@@ -222,24 +220,6 @@ class Vllm:
             do()
         except Exception:
             self._host.fault("vllm")
-
-    def _patch_sampler(self, patches: Patches, module: Any) -> None:
-        expect(module.apply_top_k_top_p_pytorch, "logits", "k", "p")
-        used = self._used
-
-        def around(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def apply(logits: Any, k: Any, p: Any, *args: Any, **kwargs: Any) -> Any:
-                path = (k is None, p is None)
-                if path in used or not self.attachment.on:
-                    return original(logits, k, p, *args, **kwargs)
-                used.add(path)
-                with _FirstUse(self._host, module.__name__ + ".apply_top_k_top_p_pytorch"):
-                    return original(logits, k, p, *args, **kwargs)
-
-            return apply
-
-        patches.replace(module, "apply_top_k_top_p_pytorch", around)
 
     def _ready(self, why: str) -> None:
         try:
@@ -272,34 +252,20 @@ class Vllm:
         return f"vLLM {version}{tried}, {role}: kernels and cold calls, and {parts}{missing}{plugin}"
 
 
-class _FirstUse:
-    """A call that may have had to load what it runs, seen once it is over: a cold call if it took that long."""
+def _size(scheduler_output: Any) -> tuple[int, int] | None:
+    """Tokens and requests of a step; None if it does not say."""
+    try:
+        return (scheduler_output.total_num_scheduled_tokens, len(scheduler_output.num_scheduled_tokens))
+    except Exception:
+        return None
 
-    def __init__(self, host: Host, name: str) -> None:
-        self._host = host
-        self._name = name
 
-    def __enter__(self) -> None:
-        self._unix, self._start = time.time_ns(), time.monotonic_ns()
-
-    def __exit__(self, *error: object) -> None:
-        end = time.monotonic_ns()
-        if error[0] is not None or end - self._start < FIRST_USE_NS:
-            return
-        cold = ColdCall(
-            kernel=self._name,
-            bucket="all",
-            tier="memory",
-            start_ns=self._start,
-            end_ns=end,
-            unix_ns=self._unix,
-            phases=((FIRST_USE, end - self._start),),
-            lookups=(),
-            reasons=("first use of torch's kernels on this path",),
-            kind=FIRST_USE,
-            thread=threading.get_ident(),
-        )
-        self._host.tell(cold)
+def _vocabulary(kwargs: Any) -> int | None:
+    """How many logits a row has; None if the worker is not told."""
+    try:
+        return int(kwargs["vllm_config"].model_config.get_vocab_size())
+    except Exception:
+        return None
 
 
 def _engine(config: Any) -> str:

@@ -136,7 +136,10 @@ class Steps:
         def schedule(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             output = original(scheduler, *args, **kwargs)
             if self._on:
-                self._guarded(self._start, output)
+                try:  # here and not in `_guarded`: this and the next are done in every step
+                    self._start(output)
+                except Exception:
+                    self._host.fault("vllm_steps")
             return output
 
         return schedule
@@ -148,7 +151,10 @@ class Steps:
                 result = original(scheduler, scheduler_output, *args, **kwargs)
             finally:
                 if self._open:
-                    self._guarded(self._end, scheduler_output)
+                    try:
+                        self._end(scheduler_output)
+                    except Exception:
+                        self._host.fault("vllm_steps")
             if self._awaited:
                 self._guarded(self._first_tokens, result)
             if self._freed:
