@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.adapter.conftest import fresh, samples_of, total_of
 from tritonprobe import native
 from tritonprobe.adapter import binder
 from tritonprobe.adapter.rewrite import RewriteError
+from tritonprobe.adapter.sites import Site
 from tritonprobe.runtime import Runtime
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler here")
@@ -108,11 +110,53 @@ def test_keys_that_would_run_python_are_refused(add_one: Count) -> None:
     class Folder(dict[int, Any]):
         pass
 
-    for cells, key in (({1: doubles(0.0)}, Number(1)), ({1: doubles(0.0)}, 1.0), (Folder({1: doubles(0.0)}), 1)):
+    for cells, key in (({1: doubles(0.0)}, 1.0), (Folder({1: doubles(0.0)}), 1), ({1: doubles(0.0)}, [])):
         with pytest.raises(TypeError):
             add_one(cells, key)
     with pytest.raises(TypeError):
         add_one({})
+    cell = doubles(0.0)
+    add_one({1: cell}, Number(1))
+    assert cell[0] == 1, "as the number that it is, without asking it"
+
+
+class Mode(enum.IntEnum):
+    NONE = 0
+    FP8 = 1
+
+
+class Layout(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(("value", "plain"), [(Mode.FP8, 1), (Layout("rows"), "rows")])
+def test_a_value_of_a_subclass_is_found_as_the_number_or_text_that_it_is(
+    add_one: Count, value: Any, plain: Any
+) -> None:
+    cell = doubles(0.0)
+    add_one({plain: {value: cell}}, value, plain)
+    assert cell[0] == 1
+    with pytest.raises(KeyError):
+        add_one({}, value)
+
+
+def test_a_kernel_with_an_enumeration_among_its_arguments_has_no_slow_launches(
+    instrumented: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As vLLM's attention has: a key that is never remembered would send every launch through `Site.miss`."""
+    kernel = fresh(kernels.add_kernel)
+    misses: list[Any] = []
+    before = Site.miss
+
+    def miss(site: Site, shape: Any, key: Any) -> None:
+        misses.append(key)
+        before(site, shape, key)
+
+    monkeypatch.setattr(Site, "miss", miss)
+    for _ in range(10):
+        kernel[(1,)](X, X, X, Five(5), BLOCK=128)
+    assert misses == [5], "the first launch"
+    assert total_of(instrumented, "launches_total") == 10
 
 
 def test_launches_are_counted_by_it(instrumented: Runtime, add: Callable[..., Any]) -> None:

@@ -36,6 +36,7 @@ from tritonprobe.runtime import current
 REQUESTS, PROMPT = 32, 64
 STEPS, SETTLING = 30, 6  # of a round, and those before it, in which a switch's first launches are
 LIMIT = 0.01
+CORES = os.sched_getaffinity(0)
 
 
 def engine_of(site: Path, mode: str) -> Any:
@@ -76,14 +77,19 @@ def tokens_per_second(engine: Any) -> float:
 
 
 def switch(on: bool) -> None:
-    """As `tritonprobe off` and `on` have it done."""
+    """As `tritonprobe off` and `on` have it done. Windows wait until they are asked for."""
+    me, mine = threading.get_native_id(), os.sched_getaffinity(0)
+    os.sched_setaffinity(me, CORES)
     runtime = current()
     runtime.off = not on
     if on:
-        runtime.watch(everything=False)
+        runtime.watch(everything=False)  # its threads may run on all cores
+        if runtime.adapter.gpu is not None:
+            runtime.adapter.gpu.times.stop()
     else:
         left = runtime.unwatch(keep_device=True)
         assert not left, left
+    os.sched_setaffinity(me, mine)
 
 
 def in_windows(engine: Any) -> dict[str, Any]:

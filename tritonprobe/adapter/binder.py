@@ -23,7 +23,7 @@ from tritonprobe.adapter.calls import Calls
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.rewrite import CELLS, MISS, RewriteError, counting_binder
-from tritonprobe.adapter.sites import Shape, Site, is_plain
+from tritonprobe.adapter.sites import Shape, Site, plain_key
 from tritonprobe.forks import tell_in_child
 
 log = logging.getLogger("tritonprobe")
@@ -244,8 +244,9 @@ def _hook(site: Site, shape: Shape) -> Callable[..., None]:
         try:
             values = tuple(args[i] if i < len(args) else kwargs.get(dim) for dim, i in positions)
             key = values[0] if len(values) == 1 else values or None
-            if site.mode == "launch" and is_plain(key):
-                cell = shape.cell(key)
+            plain = plain_key(key)
+            if site.mode == "launch" and plain is not NotImplemented:
+                cell = shape.cell(plain)
                 if cell is not None:
                     cell[0] += 1
                     return

@@ -1,7 +1,8 @@
 /* One count: what `cells[M][N][0] += 1.0` does, in one call instead of three lookups and a memoryview's read and write.
  *
  * Only plain keys are looked up (int, str, bool, None): comparing them runs no Python code, so nothing can change the
- * dicts meanwhile, and borrowed references hold. Everything else is an exception, as in Python.
+ * dicts meanwhile, and borrowed references hold. A value of a subclass of int or str, such as an enumeration's, is looked
+ * up as the number or text that it is. Everything else is an exception.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -11,6 +12,20 @@ static int
 is_plain(PyObject *key)
 {
     return PyLong_CheckExact(key) || PyUnicode_CheckExact(key) || key == Py_None || PyBool_Check(key);
+}
+
+/* The number or text of a value of a subclass, without asking its methods: a new reference, or NULL with TypeError. */
+static PyObject *
+plain_of(PyObject *key)
+{
+    if (PyLong_Check(key)) {
+        return PyNumber_Index(key);
+    }
+    if (PyUnicode_Check(key)) {
+        return PyUnicode_FromObject(key);
+    }
+    PyErr_SetString(PyExc_TypeError, "add_one() looks plain keys up in dicts of dicts");
+    return NULL;
 }
 
 /* The double that a memoryview of one double shows, or NULL. */
@@ -43,11 +58,19 @@ add_one(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
     }
     PyObject *found = arguments[0];
     for (Py_ssize_t i = 1; i < count; i++) {
-        if (!PyDict_CheckExact(found) || !is_plain(arguments[i])) {
+        if (!PyDict_CheckExact(found)) {
             PyErr_SetString(PyExc_TypeError, "add_one() looks plain keys up in dicts of dicts");
             return NULL;
         }
-        found = PyDict_GetItemWithError(found, arguments[i]);
+        PyObject *key = arguments[i], *made = NULL;
+        if (!is_plain(key)) {
+            key = made = plain_of(key);
+            if (made == NULL) {
+                return NULL;
+            }
+        }
+        found = PyDict_GetItemWithError(found, key);
+        Py_XDECREF(made);
         if (found == NULL) {
             if (!PyErr_Occurred()) {
                 PyErr_SetObject(PyExc_KeyError, arguments[i]);

@@ -131,21 +131,24 @@ class Site:
             mode = self.mode
             cell = self._registry.ledger.cell(_METRIC[mode], (self.name, name))
             cell[0] += 1
-            if mode == "launch" and not self._sessions and is_plain(key):
-                shape.remember(key, cell)
+            if mode == "launch" and not self._sessions:
+                plain = plain_key(key)
+                if plain is not NotImplemented:
+                    shape.remember(plain, cell)
         except Exception:
             self._registry.fault("binder")
 
     def bucket_of(self, shape: Shape, key: Any) -> str:
         """The bucket of a launch whose dimensions, those of `shape`, have these values."""
-        plain = is_plain(key)
-        name = shape.names.get(key) if plain else None
+        plain = plain_key(key)
+        if plain is NotImplemented:
+            return self._memo.admit(shape.rules.name(shape.values(key)))
+        name = shape.names.get(plain)
         if name is None:
-            name = self._memo.admit(shape.rules.name(shape.values(key)))
-            if plain:
-                if len(shape.names) >= MAX_SHAPES:
-                    shape.names.clear()
-                shape.names[key] = name
+            name = self._memo.admit(shape.rules.name(shape.values(plain)))
+            if len(shape.names) >= MAX_SHAPES:
+                shape.names.clear()
+            shape.names[plain] = name
         return name
 
     def count_unbound(self) -> None:
@@ -208,6 +211,20 @@ class Site:
         return bool(self._sessions) or self._registry.has_strangers()
 
 
-def is_plain(key: Any) -> bool:
-    """Whether a key may be remembered: a tensor in it would be compared by identity, and pin its memory."""
-    return all(type(v) in PLAIN_TYPES for v in (key if type(key) is tuple else (key,)))
+def plain_key(key: Any) -> Any:
+    """A key that may be remembered: a tensor in one would be compared by identity, and pin its memory.
+
+    Of a value of a subclass of int or str, such as an enumeration's, the number or text. NotImplemented for any other.
+    """
+    if type(key) is not tuple:
+        return _plain(key)
+    found = tuple(map(_plain, key))
+    return NotImplemented if NotImplemented in found else found
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in PLAIN_TYPES:
+        return value
+    if isinstance(value, int):
+        return int.__index__(value)
+    return str.__str__(value) if isinstance(value, str) else NotImplemented
