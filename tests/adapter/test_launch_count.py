@@ -22,6 +22,7 @@ from tritonprobe.adapter import binder
 from tritonprobe.adapter.rewrite import RewriteError
 from tritonprobe.adapter.sites import Site
 from tritonprobe.runtime import Runtime
+from tritonprobe.shapes.buckets import pow2
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler here")
 Count = Callable[..., None]
@@ -57,9 +58,9 @@ def test_it_counts_and_misses_as_the_statement_does(
             theirs[a][b][0] += 1.0
         except KeyError:
             with pytest.raises(KeyError):
-                add_one(ours, a, b)
+                add_one(ours, 0, a, b)
         else:
-            add_one(ours, a, b)
+            add_one(ours, 0, a, b)
     for a, by in theirs.items():
         for b, cell in by.items():
             assert ours[a][b][0] == cell[0]
@@ -67,7 +68,7 @@ def test_it_counts_and_misses_as_the_statement_does(
 
 def test_a_cell_may_be_a_list(add_one: Count) -> None:
     cell = [1.5]
-    add_one({None: cell}, None)
+    add_one({None: cell}, 0, None)
     assert cell == [2.5]
 
 
@@ -91,7 +92,7 @@ def test_a_cell_may_be_a_list(add_one: Count) -> None:
 def test_any_other_cell_is_refused_and_left_alone(add_one: Count, cell: Any) -> None:
     before = repr(cell) if not isinstance(cell, memoryview) else cell.tobytes()
     with pytest.raises(TypeError):
-        add_one({1: cell}, 1)
+        add_one({1: cell}, 0, 1)
     assert before == (repr(cell) if not isinstance(cell, memoryview) else cell.tobytes())
 
 
@@ -99,7 +100,7 @@ def test_a_released_cell_is_not_written_to(add_one: Count) -> None:
     cell = doubles(1.0)
     cell.release()
     with pytest.raises(TypeError):
-        add_one({1: cell}, 1)
+        add_one({1: cell}, 0, 1)
 
 
 def test_keys_that_would_run_python_are_refused(add_one: Count) -> None:
@@ -112,12 +113,57 @@ def test_keys_that_would_run_python_are_refused(add_one: Count) -> None:
 
     for cells, key in (({1: doubles(0.0)}, 1.0), (Folder({1: doubles(0.0)}), 1), ({1: doubles(0.0)}, [])):
         with pytest.raises(TypeError):
-            add_one(cells, key)
+            add_one(cells, 0, key)
     with pytest.raises(TypeError):
-        add_one({})
+        add_one({}, 0)
     cell = doubles(0.0)
-    add_one({1: cell}, Number(1))
+    add_one({1: cell}, 0, Number(1))
     assert cell[0] == 1, "as the number that it is, without asking it"
+
+
+@given(value=st.integers(-(2**65), 2**65) | st.integers(-3, 70), may=st.booleans(), edges=st.sets(st.integers(0, 64)))
+def test_a_number_that_is_not_there_is_the_next_power_of_two_if_it_may_be(
+    add_one: Count, value: int, may: bool, edges: set[int]
+) -> None:
+    cells = {edge: doubles(0.0) for edge in (0, *(1 << place for place in edges))}
+    wanted = value if value in cells else int(pow2(value)) if may and int(pow2(value)) <= 1 << 62 else None
+    if wanted in cells and wanted is not None:
+        add_one({"x": cells}, 2 if may else 0, "x", value)
+    else:
+        with pytest.raises(KeyError):
+            add_one({"x": cells}, 2 if may else 0, "x", value)
+    assert {edge: cell[0] for edge, cell in cells.items() if cell[0]} == ({wanted: 1.0} if wanted in cells else {})
+
+
+def test_each_dimension_has_its_own_bit(add_one: Count) -> None:
+    cell = doubles(0.0)
+    cells = {8: {8: cell}}
+    add_one(cells, 0b11, 5, 7)
+    with pytest.raises(KeyError):
+        add_one(cells, 0b01, 5, 7)
+    with pytest.raises(KeyError):
+        add_one(cells, 0b10, 5, 7)
+    assert cell[0] == 1
+
+
+def test_a_number_that_changes_with_each_launch_is_counted_without_python(
+    instrumented: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed, or a length that grows with each step."""
+    kernel = fresh(kernels.add_kernel)
+    misses: list[Any] = []
+    before = Site.miss
+
+    def miss(site: Site, shape: Any, key: Any) -> None:
+        misses.append(key)
+        before(site, shape, key)
+
+    monkeypatch.setattr(Site, "miss", miss)
+    for n in range(1000, 1100):
+        kernel[(1,)](X, X, X, n, BLOCK=128)
+    assert misses == [1000, 1025], "the first of each bucket"
+    counted = {labels[1]: count for labels, count in samples_of(instrumented, "launches_total").items()}
+    assert counted == {"n<=1024": 25, "n<=2048": 75}
 
 
 class Mode(enum.IntEnum):
@@ -134,10 +180,10 @@ def test_a_value_of_a_subclass_is_found_as_the_number_or_text_that_it_is(
     add_one: Count, value: Any, plain: Any
 ) -> None:
     cell = doubles(0.0)
-    add_one({plain: {value: cell}}, value, plain)
+    add_one({plain: {value: cell}}, 0, value, plain)
     assert cell[0] == 1
     with pytest.raises(KeyError):
-        add_one({}, value)
+        add_one({}, 0, value)
 
 
 def test_a_kernel_with_an_enumeration_among_its_arguments_has_no_slow_launches(

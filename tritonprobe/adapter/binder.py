@@ -199,7 +199,8 @@ class Binders:
     def _counting(self, site: Site, shape: Shape, kernel: Any, arguments: tuple[Any, ...], plain: Any) -> Any:
         miss = functools.partial(site.miss, shape)
         try:
-            _, binder = counting_binder(self._generate, arguments, shape.dims, site.cells_now(shape), miss, self._count)
+            cells = site.cells_now(shape)
+            _, binder = counting_binder(self._generate, arguments, shape.dims, cells, miss, self._count, shape.rounded)
         except RewriteError as error:
             if not self._warned:
                 self._warned = True

@@ -14,7 +14,7 @@ from tritonprobe.adapter.trial_stacks import in_trial
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS, WARMUPS, Metric
 from tritonprobe.ledger.store import Cell
 from tritonprobe.model import Mode
-from tritonprobe.shapes.buckets import BucketSpec, default_spec
+from tritonprobe.shapes.buckets import BucketSpec, default_spec, pow2
 
 if TYPE_CHECKING:
     from tritonprobe.adapter.registry import Registry
@@ -27,14 +27,18 @@ UNBOUND = "unbound"  # the bucket of a call that raised before its arguments wer
 class Shape:
     """Which arguments make a kernel's bucket, and what was counted by them so far."""
 
-    __slots__ = ("_remembered", "dims", "hot", "names", "rules")
+    __slots__ = ("_remembered", "_rounds", "dims", "hot", "names", "rounded", "rules")
 
     def __init__(self, rules: BucketSpec) -> None:
         self.rules = rules
         self.dims = tuple(dim for dim, _ in rules.dims)
-        self.hot: dict[Any, Any] = {}  # value of the first dim -> ... of the last -> cell: what binders look into
+        # Value of the first dim -> ... of the last -> cell: what binders look into. A value that is rounded leads to
+        # where its bucket's edge does, which stands for those that were not seen yet.
+        self.hot: dict[Any, Any] = {}
         self._remembered = 0
-        self.names: dict[Any, str] = {}  # values -> bucket
+        self._rounds = tuple(rule == "pow2" for _, rule in rules.dims)
+        self.rounded = sum(1 << i for i, rounds in enumerate(self._rounds[:64]) if rounds)
+        self.names: dict[Any, str] = {}  # edges -> bucket
 
     def key(self, values: Mapping[str, Any]) -> Any:
         """What a binder makes of a launch's arguments: a value, a tuple of several, None of none."""
@@ -47,16 +51,29 @@ class Shape:
             self.hot.clear()
             self._remembered = 0
         self._remembered += 1
-        *path, last = key if len(self.dims) > 1 else (key,)
-        place = self.hot
-        for value in path:
-            place = place.setdefault(value, {})
-        place[last] = cell
+        place: Any = self.hot
+        last = len(self.dims) - 1
+        for i, (value, edge) in enumerate(zip(self._each(key), self._each(self.edges(key)), strict=True)):
+            below = place.get(edge)
+            if below is None:
+                below = place[edge] = cell if i >= last else {}
+            place[value] = below
+            place = below
+
+    def edges(self, key: Any) -> Any:
+        """A plain key with each value that its rule rounds in the place of the others of its range."""
+        if len(self.dims) > 1:
+            return tuple(map(_edge, self._rounds, key))
+        return _edge(self._rounds[0], key) if self.dims else key
+
+    def _each(self, key: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = key if len(self.dims) > 1 else (key,)
+        return found
 
     def cell(self, key: Any) -> Cell | None:
         """The cell of these values, if it is remembered."""
         found: Any = self.hot
-        for value in key if len(self.dims) > 1 else (key,):
+        for value in self._each(key):
             found = found.get(value)
             if found is None:
                 return None
@@ -143,12 +160,13 @@ class Site:
         plain = plain_key(key)
         if plain is NotImplemented:
             return self._memo.admit(shape.rules.name(shape.values(key)))
-        name = shape.names.get(plain)
+        edges = shape.edges(plain)
+        name = shape.names.get(edges)
         if name is None:
             name = self._memo.admit(shape.rules.name(shape.values(plain)))
             if len(shape.names) >= MAX_SHAPES:
                 shape.names.clear()
-            shape.names[plain] = name
+            shape.names[edges] = name
         return name
 
     def count_unbound(self) -> None:
@@ -220,6 +238,10 @@ def plain_key(key: Any) -> Any:
         return _plain(key)
     found = tuple(map(_plain, key))
     return NotImplemented if NotImplemented in found else found
+
+
+def _edge(rounds: bool, value: Any) -> Any:
+    return int(pow2(value)) if rounds and isinstance(value, int) else value
 
 
 def _plain(value: Any) -> Any:
