@@ -37,6 +37,7 @@ def test_noise_is_refused_or_read(noise: str | bytes) -> None:
         ("[" * 100_000, "nested too deeply"),
         (json.dumps(nested(MAX_DEPTH)), "nested too deeply"),
         ("9" * 5000, "a number of thousands of digits"),
+        ("[1e999]", "a number beyond all bounds"),
         ("[NaN]", "NaN is no number that JSON knows"),
         ("-Infinity", "-Infinity is no number that JSON knows"),
         (b"\xff", "can't decode byte 0xff"),

@@ -36,6 +36,15 @@ def make(kernel: Any, **options: Any) -> tuple[Op, list[str]]:
     return double, log
 
 
+class Incomparable:
+    """As an array of several is: asked whether it equals something, it has no one answer."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value is ambiguous")
+
+
 X = torch.arange(64.0)
 
 
@@ -71,6 +80,8 @@ def test_an_op_keeps_its_name_and_its_docstring() -> None:
         ("unsupported_layout", "unsupported_layout"),
         ("no such reason", "supports_error"),
         (None, "supports_error"),
+        (Incomparable(), "supports_error"),
+        (torch.tensor([True, False]), "supports_error"),
     ],
 )
 def test_supports_sends_a_call_to_the_fallback_with_its_reason(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 MAX_DEPTH = 100
@@ -12,7 +13,7 @@ MAX_DEPTH = 100
 def read_json(found: str | bytes) -> Any:
     """Raises ValueError with a few words, whatever is wrong: with the text, a number in it, or its depth."""
     try:
-        value = json.loads(found, parse_constant=_no_number)
+        value = json.loads(found, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (json.JSONDecodeError, UnicodeDecodeError, _NumberError):
@@ -28,11 +29,18 @@ def read_json(found: str | bytes) -> Any:
 
 
 class _NumberError(ValueError):
-    """A word in the place of a number."""
+    """A word in the place of a number, or one that Python has no room for."""
 
 
 def _no_number(word: str) -> NoReturn:
     raise _NumberError(f"{word} is no number that JSON knows")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):  # it could neither be made an integer nor be written again
+        raise _NumberError("a number beyond all bounds")
+    return number
 
 
 def _inside(value: Any) -> Any:

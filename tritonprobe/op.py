@@ -108,10 +108,11 @@ def _refusal(
         return "supports_error"
     if verdict is True:
         return None
-    for reason in FALLBACK_REASONS:
-        if verdict == reason:
-            return reason
-    return "unsupported_shape" if verdict is False else "supports_error"
+    if verdict is False:
+        return "unsupported_shape"
+    # Comparing anything but text may raise, or be work for the GPU.
+    text = str.__str__(verdict) if issubclass(type(verdict), str) else None
+    return next((reason for reason in FALLBACK_REASONS if reason == text), "supports_error")
 
 
 # Values a bucket's callable may return that are safe to compare: a tensor's comparison is work for the GPU.

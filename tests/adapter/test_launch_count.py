@@ -231,7 +231,14 @@ class Five(int):
     pass
 
 
+class Proxy:
+    """Says that it is a number, as proxies do of what they stand for."""
+
+    __class__ = int  # type: ignore[assignment]
+
+
 VALUES = (
+    Proxy(),
     5,
     5.0,
     True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 
 import pytest
@@ -33,6 +34,20 @@ MATMUL_LAUNCH: dict[str, object] = {
 }
 
 
+class Mode(enum.IntEnum):
+    FP8 = 1
+
+
+class Layout(str, enum.Enum):
+    ROWS = "rows"
+
+
+class Proxy:
+    """Says that it is a number, as proxies do of what they stand for."""
+
+    __class__ = int  # type: ignore[assignment]
+
+
 def test_a_spec_names_ranges_in_its_own_order():
     spec = parse_spec({"M": "pow2", "N": "exact", "K": (128, 1024, 4096)})
     assert spec.name({"K": 4096, "N": 4096, "M": 700}) == "M<=1024,N=4096,K<=4096"
@@ -46,6 +61,11 @@ def test_a_spec_names_ranges_in_its_own_order():
         ("exact", -3, "M=-3"),
         ("exact", True, "M=True"),
         ("exact", "relu", "M=relu"),
+        ("exact", Mode.FP8, "M=1"),
+        ("exact", Layout.ROWS, "M=rows"),
+        ("exact", Proxy(), "all"),
+        ("pow2", Proxy(), "all"),
+        ((128, 1024), Proxy(), "all"),
         ("pow2", 1, "M<=1"),
         ("pow2", 2, "M<=2"),
         ("pow2", 3, "M<=4"),

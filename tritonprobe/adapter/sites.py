@@ -14,7 +14,7 @@ from tritonprobe.adapter.trial_stacks import in_trial
 from tritonprobe.ledger.schema import LAUNCHES, LOOKUPS_FAILED, TRIALS, WARMUPS, Metric
 from tritonprobe.ledger.store import Cell
 from tritonprobe.model import Mode
-from tritonprobe.shapes.buckets import BucketSpec, default_spec, pow2
+from tritonprobe.shapes.buckets import BucketSpec, default_spec, number_or_text, pow2
 
 if TYPE_CHECKING:
     from tritonprobe.adapter.registry import Registry
@@ -247,6 +247,5 @@ def _edge(rounds: bool, value: Any) -> Any:
 def _plain(value: Any) -> Any:
     if type(value) in PLAIN_TYPES:
         return value
-    if isinstance(value, int):
-        return int.__index__(value)
-    return str.__str__(value) if isinstance(value, str) else NotImplemented
+    found = number_or_text(value)
+    return NotImplemented if found is None else found

@@ -144,6 +144,18 @@ def op_bucket(value: object) -> str:
     return _join(parts)
 
 
+def number_or_text(value: object) -> int | str | None:
+    """The number or text that `value` is, be it of a subclass such as an enumeration's; None if it is neither.
+
+    By its type, not by what its ``__class__`` says (a proxy's is that of what it stands for), and by none of its own
+    methods.
+    """
+    kind = type(value)
+    if issubclass(kind, int):
+        return value if kind is bool else int.__index__(value)  # type: ignore[return-value, arg-type]
+    return str.__str__(value) if issubclass(kind, str) else None
+
+
 class BucketMemo:
     """The buckets one kernel may have: the first `limit` names are kept, each further one becomes ``other``.
 
@@ -196,13 +208,14 @@ def _parse_rule(dim: str, rule: object) -> Rule:
 
 def _part(dim: str, rule: Rule, value: object) -> str | None:
     """One dimension's part of a name. Only numbers and text are ever shown: the text of a tensor would read it."""
+    plain = number_or_text(value)
     if rule == "exact":
-        return f"{dim}={_text(value)}" if isinstance(value, (int, str)) else None
-    if not isinstance(value, int):
+        return None if plain is None else f"{dim}={_text(plain)}"
+    if not isinstance(plain, int):
         return None
     if rule == "pow2":
-        return f"{dim}<={_text(pow2(value))}"
-    at = bisect_left(rule, value)
+        return f"{dim}<={_text(pow2(plain))}"
+    at = bisect_left(rule, plain)
     return f"{dim}<={_text(rule[at])}" if at < len(rule) else f"{dim}>{_text(rule[-1])}"
 
 
@@ -215,7 +228,7 @@ def _join(parts: Iterable[str]) -> str:
 
 
 def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return issubclass(type(value), int) and not isinstance(value, bool)
 
 
 def _text(value: object) -> str:
