@@ -163,7 +163,8 @@ def _tensor(name: str, wanted: Mapping[str, Any]) -> Any:
     extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if all(shape) else 0
     skipped = 0 if wanted["aligned"] else 1
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    data = torch.empty(extent + skipped, dtype=torch.float32, device=device).uniform_(-1, 1).to(dtype)
+    source = torch.Generator(device)  # of its own: the program's random numbers stay as they would have been
+    data = torch.empty(extent + skipped, dtype=torch.float32, device=device).uniform_(-1, 1, generator=source).to(dtype)
     return data.as_strided(shape, strides, skipped)
 
 

@@ -74,6 +74,15 @@ def test_a_warmed_sampler_has_no_first_use_left(host: Host, module: Any, sampler
     assert host.told == []
 
 
+def test_made_up_logits_take_no_random_numbers_from_the_program(sampler: Sampler) -> None:
+    sampler.vocabulary = 10
+    torch.manual_seed(7)
+    expected = torch.rand(4)
+    torch.manual_seed(7)
+    sampler.warm("cpu")
+    assert torch.equal(torch.rand(4), expected)
+
+
 def test_made_up_logits_are_as_wide_as_the_vocabulary_and_below_vllms_triton_kernel(
     module: Any, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

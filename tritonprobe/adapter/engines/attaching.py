@@ -35,13 +35,30 @@ class Part:
 
 
 def expect(function: Any, *names: str) -> None:
-    """Raises UnknownShapeError unless `function` is callable and has these parameters."""
+    """Raises UnknownShapeError unless `function` is callable and has these parameters first, in this order.
+
+    Who takes its place hands them on by position, be they named by the caller or not.
+    """
     if not callable(function):
         raise UnknownShapeError(f"{function!r} cannot be called")
     found = inspect.signature(function).parameters
     missing = [name for name in names if name not in found]
     if missing:
-        raise UnknownShapeError(f"{getattr(function, '__qualname__', function)} takes no {', '.join(missing)}")
+        raise UnknownShapeError(f"{_called(function)} takes no {', '.join(missing)}")
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if [name for name in found if found[name].kind in by_position][: len(names)] != list(names):
+        raise UnknownShapeError(f"{_called(function)} does not begin with {', '.join(names)}")
+
+
+def expect_awaited(function: Any, *names: str) -> None:
+    """As `expect`; and what it returns has to be awaited."""
+    expect(function, *names)
+    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
+        raise UnknownShapeError(f"{_called(function)} is not async")
+
+
+def _called(function: Any) -> str:
+    return str(getattr(function, "__qualname__", function))
 
 
 class Attachment:

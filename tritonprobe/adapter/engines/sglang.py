@@ -74,12 +74,18 @@ class Sglang:
         def run_batch(scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.attachment.on:
                 return original(scheduler, batch, *args, **kwargs)
-            known = self._requests
-            requests = [known[req.rid][0] for req in getattr(batch, "reqs", None) or () if req.rid in known]
-            with self._host.live.step(requests):
+            with self._host.live.step(self._live_in(batch)):
                 return original(scheduler, batch, *args, **kwargs)
 
         return run_batch
+
+    def _live_in(self, batch: Any) -> list[LiveRequest]:
+        known = self._requests
+        try:
+            return [known[req.rid][0] for req in getattr(batch, "reqs", None) or () if req.rid in known]
+        except Exception:
+            self._host.fault("sglang")
+            return []
 
     def _process(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

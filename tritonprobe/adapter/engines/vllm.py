@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tritonprobe.adapter.engines.attaching import Attachment, Part, UnknownShapeError, expect
+from tritonprobe.adapter.engines.attaching import Attachment, Part, UnknownShapeError, expect, expect_awaited
 from tritonprobe.adapter.engines.first_steps import FirstSteps
 from tritonprobe.adapter.engines.host import Host, say
 from tritonprobe.adapter.engines.vllm_sampler import Sampler
@@ -84,7 +84,7 @@ class Vllm:
 
     def _patch_server(self, patches: Patches, module: Any) -> None:
         server = module.AsyncLLM
-        expect(server.check_health, "self")
+        expect_awaited(server.check_health, "self")
 
         def around(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
@@ -102,21 +102,27 @@ class Vllm:
     def _patch_serving(self, patches: Patches, module: Any) -> None:
         """vLLM has a place for the trace headers in each request, and leaves it empty unless it traces itself."""
         serving = module.OpenAIServing
-        expect(serving._get_trace_headers, "self", "headers")
+        expect_awaited(serving._get_trace_headers, "self", "headers")
 
         def around(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             async def get_trace_headers(serving: Any, headers: Any, *args: Any, **kwargs: Any) -> Any:
                 found = await original(serving, headers, *args, **kwargs)
                 if found is None and self.attachment.on:
-                    sent = headers.get(TRACEPARENT)
-                    if sent is not None:
-                        return {TRACEPARENT: str(sent)[:MAX_HEADER]}
+                    return self._sent(headers)
                 return found
 
             return get_trace_headers
 
         patches.replace(serving, "_get_trace_headers", around)
+
+    def _sent(self, headers: Any) -> dict[str, str] | None:
+        try:
+            sent = headers.get(TRACEPARENT)
+            return None if sent is None else {TRACEPARENT: str(sent)[:MAX_HEADER]}
+        except Exception:
+            self._host.fault("vllm")
+            return None
 
     def _patch_core(self, patches: Patches, module: Any) -> None:
         def around(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,12 +132,16 @@ class Vllm:
             def init(core: Any, *args: Any, **kwargs: Any) -> None:
                 self._core = os.getpid()
                 made(core, *args, **kwargs)
-                if self.attachment.on and not hasattr(getattr(core, "model_executor", None), "driver_worker"):
-                    self._guarded(lambda: self._host.join(_engine(core.vllm_config)))  # its workers are processes
+                if self.attachment.on:
+                    self._guarded(lambda: self._join(core))
 
             return init
 
         patches.replace(module.EngineCore, "__init__", around)
+
+    def _join(self, core: Any) -> None:
+        if not hasattr(getattr(core, "model_executor", None), "driver_worker"):  # its workers are processes
+            self._host.join(_engine(core.vllm_config))
 
     def _made(self, original: Callable[..., Any], role: str) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -255,7 +265,8 @@ class Vllm:
 def _size(scheduler_output: Any) -> tuple[int, int] | None:
     """Tokens and requests of a step; None if it does not say."""
     try:
-        return (scheduler_output.total_num_scheduled_tokens, len(scheduler_output.num_scheduled_tokens))
+        tokens = scheduler_output.total_num_scheduled_tokens
+        return (tokens, len(scheduler_output.num_scheduled_tokens)) if tokens.__class__ is int else None
     except Exception:
         return None
 

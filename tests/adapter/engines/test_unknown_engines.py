@@ -1,0 +1,115 @@
+"""An engine of another shape than ours is served as if nobody were there: nothing of ours is raised into it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.adapter.conftest import total_of
+from tritonprobe.adapter.engines.attaching import UnknownShapeError
+from tritonprobe.adapter.engines.sglang import Sglang
+from tritonprobe.adapter.engines.vllm import Vllm
+from tritonprobe.adapter.patching import Patches
+from tritonprobe.runtime import Runtime
+from tritonprobe.settings import Settings
+
+SERVING = "class OpenAIServing:\n    {} _get_trace_headers(self, headers): return None\n"
+SERVER = "class AsyncLLM:\n    def __init__(self): pass\n    def check_health(self): return 'well'\n"
+CORE = """
+class EngineCore:
+    def __init__(self): self.made = True
+    @property
+    def model_executor(self): raise RuntimeError("not yet")
+"""
+WORKER = """
+class WorkerWrapperBase:
+    def init_worker(self, all_kwargs): pass
+    def execute_model(self, {}): return "done"
+"""
+SGLANG = """
+class Scheduler:
+    def handle_generate_request(self, recv_req): pass
+    def run_batch(self, batch): return "ran"
+    def process_batch_result(self, batch, result): pass
+"""
+
+
+def served(source: str, attach: Callable[[Patches, Any], None], call: Callable[[Any], Any]) -> tuple[Any, str]:
+    """What a call of the engine comes to, and why we stayed away if we did."""
+    module, patches, why = ModuleType("an_engine"), Patches(), ""
+    exec(source, module.__dict__)
+    try:
+        with patches.together():
+            attach(patches, module)
+    except UnknownShapeError as error:
+        why = str(error)
+    result = call(module)
+    return asyncio.run(result) if inspect.iscoroutine(result) else result, why
+
+
+@pytest.fixture
+def host() -> Runtime:
+    return Runtime(Settings())
+
+
+@pytest.fixture
+def vllm(host: Runtime) -> Vllm:
+    made = Vllm(host)
+    made.attachment.on = True
+    return made
+
+
+def test_a_function_that_is_not_async_is_left_alone(vllm: Vllm) -> None:
+    sync = SERVING.format("def")
+    assert served(sync, vllm._patch_serving, lambda m: m.OpenAIServing()._get_trace_headers({})) == (
+        None,
+        "OpenAIServing._get_trace_headers is not async",
+    )
+    assert served(SERVER, vllm._patch_server, lambda m: m.AsyncLLM().check_health()) == (
+        "well",
+        "AsyncLLM.check_health is not async",
+    )
+
+
+def test_headers_that_cannot_be_asked_are_no_matter_of_the_clients(host: Runtime, vllm: Vllm) -> None:
+    call = served(SERVING.format("async def"), vllm._patch_serving, lambda m: m.OpenAIServing()._get_trace_headers(7))
+    assert call == (None, "")
+    assert total_of(host, "errors_total") == 1
+
+
+def test_an_engine_core_that_does_not_show_its_executor_is_made(host: Runtime, vllm: Vllm) -> None:
+    assert served(CORE, vllm._patch_core, lambda m: m.EngineCore().made) == (True, "")
+    assert total_of(host, "errors_total") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ("*, scheduler_output", {"scheduler_output": 1}),
+        ("hidden, scheduler_output", {"hidden": 0, "scheduler_output": 1}),
+        ("*scheduler_output", {}),
+    ],
+)
+def test_arguments_in_other_places_are_not_handed_on_by_us(vllm: Vllm, arguments: str, given: dict[str, int]) -> None:
+    call = served(WORKER.format(arguments), vllm._patch_worker, lambda m: m.WorkerWrapperBase().execute_model(**given))
+    assert call == ("done", "WorkerWrapperBase.execute_model does not begin with self, scheduler_output")
+
+
+@pytest.mark.parametrize("tokens", [[1], None, "many", {}])
+def test_a_step_of_no_countable_size_is_executed(vllm: Vllm, tokens: Any) -> None:
+    output = SimpleNamespace(total_num_scheduled_tokens=tokens, num_scheduled_tokens=())
+    source = WORKER.format("scheduler_output")
+    assert served(source, vllm._patch_worker, lambda m: m.WorkerWrapperBase().execute_model(output)) == ("done", "")
+
+
+def test_a_batch_whose_requests_have_no_ids_is_run(host: Runtime) -> None:
+    sglang = Sglang(host)
+    sglang.attachment.on = True
+    batch = SimpleNamespace(reqs=[object()])
+    assert served(SGLANG, sglang._patch_scheduler, lambda m: m.Scheduler().run_batch(batch)) == ("ran", "")
+    assert total_of(host, "errors_total") == 1
