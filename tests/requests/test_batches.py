@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -105,6 +106,46 @@ def test_a_request_that_is_in_a_batch_twice_is_in_it_once(server: Server):
     ran(server, [r, r], 10)
     r.finish()
     assert executed(server) == {"r": 20}
+
+
+def test_a_fallback_in_a_step_is_charged_once_to_a_request_that_is_in_it_twice(server: Server):
+    r = server.requests.request("r")
+    batches: list[list[Any]] = [[r, r], [(r, 1), (r, 2)], [r, "elsewhere", r]]
+    for batch in batches:
+        with server.requests.step(batch), server.requests.fallback("op", "all", "unsupported_shape"):
+            server.now += 5
+        ran(server, batch, 15)
+    r.finish()
+    (cost,) = server.finished
+    assert cost.parts is not None
+    assert (cost.parts.execution_ns, cost.parts.fallback_ns) == (45, 15)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_step_that_ends_on_its_thread_while_a_request_finishes_on_another_counts_once(
+    server: Server, beside: bool, monkeypatch: pytest.MonkeyPatch
+):
+    r = server.requests.request("r")
+    server.now += 1000  # so that a step counted twice would have its place
+    ran(server, [r], 1)
+    server.now += 1000
+    other = server.requests.step([r]).begin() if beside else None
+    step = server.requests.step([r]).begin()
+    server.now += 20
+
+    def ending() -> list[tuple[int, int]]:
+        """Asked for after the finish has seen the step in progress: then that ends."""
+        monkeypatch.undo()
+        for each in (step, other):
+            if each is not None:
+                engine = threading.Thread(target=each.end)
+                engine.start()
+                engine.join()
+        return []
+
+    monkeypatch.setattr(server.requests._stalls, "_open", ending)
+    r.finish()
+    assert executed(server) == {"r": 21}
 
 
 def test_a_request_that_left_before_its_end_counts_until_then(server: Server):

@@ -69,12 +69,13 @@ class Batches:
         members = _set_of(entries)
         # Only who is new has to be looked at.
         if members is not None and all(entry.__class__ is LiveRequest for entry in members - last.members):
-            made = self._last = Batch(given, entries, [], members)
+            once = entries if len(members) == len(entries) else list(dict.fromkeys(entries))
+            made = self._last = Batch(given, once, [], members)
             return made
         entries = [item[0] if item.__class__ is tuple else item for item in given]
-        others = [entry for entry in entries if isinstance(entry, str)]
+        others = list(dict.fromkeys(entry for entry in entries if isinstance(entry, str)))
         strangers = sorted({type(e).__name__ for e in entries if not isinstance(e, (LiveRequest, str))})
-        made = Batch(given, [entry for entry in entries if isinstance(entry, LiveRequest)], others)
+        made = Batch(given, list(dict.fromkeys(e for e in entries if isinstance(e, LiveRequest))), others)
         if strangers:
             misuse("batch", f"a step's batch holds requests or their ids, not {', '.join(strangers)}")
         elif others and not ids:

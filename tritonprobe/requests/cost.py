@@ -20,10 +20,10 @@ def cost_of(owner: Requests, request: LiveRequest, end: int, error: BaseExceptio
     """The cost of a `request` that ends now. A request held elsewhere is told of there."""
     start = request.start_ns
     steps = list(owner._steps.values())  # before the windows: see `Step.end`
-    now_running = [(began, end) for began, requests, _ in steps if any(r is request for r in requests)]
+    mine = [(began, running) for began, requests, running in steps if any(r is request for r in requests)]
     stall = owner._stalls.between(start, end)  # before the windows, too: hears what peers say of them
     with owner._lock:
-        windows = [*request._windows, *now_running]
+        windows = [*request._windows, *((began, end) for began, running in mine if not running.counted)]
         own = [*request._stalled, *request._told, *windows]
         first_step, took = executed(request, windows, stall)
         took += owner._batches.metered(request)

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 class Running:
     """What is known of a step in progress: its id, the time spent in fallbacks, and whether another one overlaps it.
 
-    ``shared``: some step with requests runs beside it, be it the same step on another rank.
+    ``shared``: some step with requests runs beside it, be it the same step on another rank. ``counted``: it is over,
+    and its time is in its requests' own figures; changes under the owner's lock.
     """
 
-    __slots__ = ("fallback_ns", "id", "overlaps", "shared", "thread")
+    __slots__ = ("counted", "fallback_ns", "id", "overlaps", "shared", "thread")
 
     def __init__(self, id: str | int | None) -> None:  # noqa: A002  # what users call it
         self.id = id
@@ -35,6 +36,7 @@ class Running:
         self.fallback_ns = 0
         self.overlaps = False
         self.shared = False
+        self.counted = False
 
 
 class Step:
@@ -87,9 +89,11 @@ class Step:
         if not owner._is_calm(start, end):
             self._remember((start, end))
         elif running.shared:
-            self._count_beside(start, end)
+            with owner._lock:
+                self._count_beside(start, end)
         elif self.requests:
             with owner._lock:
+                running.counted = True  # first: after an interrupt in between it may count too little, never twice
                 owner._batches.turn(self._batch, start, end)
         if running.fallback_ns:
             for request in self.requests:
