@@ -139,11 +139,16 @@ def test_after_a_launch_an_error_reaches_the_caller(runtime: Runtime) -> None:  
     """In-place work may be half done: doing it again would be wrong."""
     add, broken = fresh(kernels.add_kernel), fresh(kernels.broken_kernel)
 
-    @op(fallback=lambda x: pytest.fail("the fallback ran"), name=NAME)
+    came_back: list[int] = []
+    count = runtime.adapter.launches.ends.came_back
+
+    @op(fallback=lambda x: pytest.fail(f"the fallback ran; launches that came back: {came_back}, {count()}"), name=NAME)
     def twice(x: torch.Tensor) -> torch.Tensor:
+        came_back.append(count())
         add[(1,)](x, x, x, 64, BLOCK=64)
+        came_back.append(count())
         broken[(1,)](x, 3, BLOCK=64)
-        return x
+        pytest.fail("a kernel that does not compile was launched")
 
     for _ in range(2):  # the first kernel is hot the second time
         with pytest.raises(triton.CompilationError):
