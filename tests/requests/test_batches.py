@@ -190,6 +190,40 @@ def test_what_stands_beside_a_request_is_the_engines_business(server: Server, be
     assert server.errors == []
 
 
+class Compared:
+    """Counts, as a tensor launches a kernel."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_stands_beside_a_request_is_not_compared(server: Server):
+    r = server.requests.request("r")
+    for _ in range(3):
+        ran(server, [(r, Compared())], 10)
+    r.finish()
+    assert executed(server) == {"r": 30}
+    assert Compared.times == 0
+
+
+class NoHash:
+    def __hash__(self) -> int:
+        raise ValueError("no hash")
+
+
+@pytest.mark.parametrize("stranger", [(), NoHash(), ((),)])
+@pytest.mark.parametrize("first", [True, False])
+def test_nothing_that_an_engine_gives_raises_into_it(server: Server, stranger: Any, first: bool):
+    r = server.requests.request("r")
+    ran(server, [stranger, r] if first else [r, stranger], 10)
+    assert server.errors == ["requests"]
+
+
 @pytest.mark.parametrize("stranger", [Odd(), 5, None, {}])
 def test_a_stranger_is_counted_in_each_step(server: Server, stranger: object):
     r = server.requests.request("r")
@@ -226,7 +260,7 @@ def test_the_same_batch_is_read_once(server: Server):
     first = reads(batches, live, misuse)
     assert first == live
     assert reads(batches, [*live], misuse) is first
-    assert reads(batches, [(r, 1) for r in live], misuse) is not first
+    assert reads(batches, [(r, 1) for r in live], misuse) is first
     assert reads(batches, live[1:], misuse) == live[1:]
     with_ids = batches.read([*live, "elsewhere"], misuse, ids=True)
     assert (with_ids.requests, with_ids.others) == (live, ["elsewhere"])

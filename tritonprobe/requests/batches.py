@@ -22,7 +22,7 @@ class Batch:
     def __init__(
         self, given: list[Any], requests: list[LiveRequest], others: list[str], members: frozenset[Any] | None = None
     ) -> None:
-        self.given = given  # as the engine gave it
+        self.given = given  # as the engine gave it, less what stood beside
         self.requests = requests
         self.others = others
         self.members: frozenset[LiveRequest] = frozenset(requests) if members is None else members
@@ -55,27 +55,30 @@ class Batches:
 
     def read(self, batch: Iterable[object], misuse: Callable[[str, str], None], *, ids: bool) -> Batch:
         """Who is in a step: the last step's answer if its batch was the same. `ids`: whether anybody hears of ids."""
-        last = self._last
         try:
             given: list[Any] = batch if batch.__class__ is list else list(batch)
+            # What stands beside a request is not looked at: comparing a tensor would be work for the GPU.
+            if given and given[0].__class__ is tuple:
+                given = [item[0] if item.__class__ is tuple else item for item in given]
+            last = self._last
             if _same(given, last.given) and (ids or not last.others):
                 return last
-            given = given[:]  # the engine may go on with its list
-            pairs = not given or given[0].__class__ is not LiveRequest
-            entries = [item[0] if item.__class__ is tuple else item for item in given] if pairs else given
+            return self._look(given[:], misuse, ids)  # a copy: the engine may go on with its list
         except Exception as error:
             misuse("batch", f"a step's batch could not be read: {type(error).__name__}: {error}")
             return NOBODY
+
+    def _look(self, entries: list[Any], misuse: Callable[[str, str], None], ids: bool) -> Batch:
         members = _set_of(entries)
         # Only who is new has to be looked at.
-        if members is not None and all(entry.__class__ is LiveRequest for entry in members - last.members):
+        if members is not None and all(entry.__class__ is LiveRequest for entry in members - self._last.members):
             once = entries if len(members) == len(entries) else list(dict.fromkeys(entries))
-            made = self._last = Batch(given, once, [], members)
+            made = self._last = Batch(entries, once, [], members)
             return made
-        entries = [item[0] if item.__class__ is tuple else item for item in given]
+        entries = [item[0] if item.__class__ is tuple else item for item in entries]
         others = list(dict.fromkeys(entry for entry in entries if isinstance(entry, str)))
         strangers = sorted({type(e).__name__ for e in entries if not isinstance(e, (LiveRequest, str))})
-        made = Batch(given, list(dict.fromkeys(e for e in entries if isinstance(e, LiveRequest))), others)
+        made = Batch(entries, list(dict.fromkeys(e for e in entries if isinstance(e, LiveRequest))), others)
         if strangers:
             misuse("batch", f"a step's batch holds requests or their ids, not {', '.join(strangers)}")
         elif others and not ids:
@@ -118,12 +121,12 @@ class Batches:
 def _set_of(entries: list[Any]) -> frozenset[Any] | None:
     try:
         return frozenset(entries)
-    except TypeError:
+    except Exception:  # a stranger without a hash
         return None
 
 
 def _same(given: list[Any], last: list[Any]) -> bool:
     try:
         return given == last
-    except Exception:  # what an engine puts beside a request may refuse to be compared
+    except Exception:  # a stranger may refuse to be compared
         return False
