@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.adapter.conftest import total_of
+from tritonprobe.adapter.engines import vllm_steps
 from tritonprobe.adapter.engines.attaching import UnknownShapeError
 from tritonprobe.adapter.engines.sglang import Sglang
 from tritonprobe.adapter.engines.vllm import Vllm
@@ -105,6 +106,20 @@ def test_a_step_of_no_countable_size_is_executed(vllm: Vllm, tokens: Any) -> Non
     output = SimpleNamespace(total_num_scheduled_tokens=tokens, num_scheduled_tokens=())
     source = WORKER.format("scheduler_output")
     assert served(source, vllm._patch_worker, lambda m: m.WorkerWrapperBase().execute_model(output)) == ("done", "")
+
+
+def test_requests_that_arrive_and_are_never_taken_in_are_bounded(
+    host: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_steps, "MAX_ARRIVED", 4)
+    steps = vllm_steps.Steps(host)
+    core = SimpleNamespace(vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny")))
+    for i in range(10):
+        steps._arrive(core, SimpleNamespace(request_id=f"refused {i}"))
+    assert [*steps._arrived] == [f"refused {i}" for i in range(6, 10)]
+    host.live.request("next").finish()
+    assert total_of(host, "errors_total") == 6
+    assert len(host.live._live) == 4
 
 
 def test_a_batch_whose_requests_have_no_ids_is_run(host: Runtime) -> None:

@@ -27,7 +27,8 @@ from tritonprobe.requests import LiveRequest, Step
 MAX_OPEN = 64
 """Steps whose output may be outstanding; an engine has as many as pipeline stages, and one more. Beyond it the oldest
 is ended: its execution failed."""
-
+MAX_ARRIVED = 10_000
+"""Requests that arrived and that the scheduler does not have yet. Beyond it the oldest is given up: it was refused."""
 
 ERRORS = ("aborted", "ignored", "error")
 """Ends of a request, in vLLM's words, that are no good ones."""
@@ -193,6 +194,8 @@ class Steps:
     def _arrive(self, core: Any, request: Any) -> None:
         name = request.request_id
         if name not in self._requests and name not in self._arrived:  # else a further chunk of a streamed input
+            if len(self._arrived) >= MAX_ARRIVED:
+                self._arrived.pop(next(iter(self._arrived)), None)
             self._arrived[name] = self._live(core, request)
 
     def _begin(self, scheduler: Any, request: Any) -> None:
