@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from tritonprobe.adapter.device import compile_only
 from tritonprobe.model import ColdCall, Event
 from tritonprobe.plain import plain
+from tritonprobe.probe import instrument, uninstrument
 from tritonprobe.runtime import current
 
 __all__ = ["capture_cold_calls", "compile_only", "no_cold_calls"]
@@ -36,9 +37,24 @@ def capture_cold_calls() -> Iterator[list[ColdCall]]:
 
 @contextmanager
 def no_cold_calls() -> Iterator[None]:
-    """Raises AssertionError at the end of the block if a watched kernel was cold in it, naming each and why."""
-    with capture_cold_calls() as calls:
-        yield
+    """Raises AssertionError at the end of the block if a kernel was cold in it, naming each and why.
+
+    Where nothing is watched yet, every kernel is for as long as the block lasts; if that cannot be, it raises at once.
+    """
+    adapter = current().adapter
+    watched = adapter.is_on
+    if not watched:
+        instrument()
+        if not adapter.is_on:
+            raise AssertionError(
+                "no_cold_calls() would see nothing: tritonprobe is switched off (TRITONPROBE_DISABLED?)"
+            )
+    try:
+        with capture_cold_calls() as calls:
+            yield
+    finally:
+        if not watched:
+            uninstrument()
     if calls:
         lines = [f"{c.kernel} {c.bucket}: {c.tier}, {c.wall_ns / 1e6:.1f} ms, {'; '.join(c.reasons)}" for c in calls]
         raise AssertionError(f"{len(calls)} cold calls where none was allowed:\n" + "\n".join(map(plain, lines)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -190,33 +191,43 @@ def test_prewarming_in_a_thread_leaves_the_others_their_launches(
     assert total_of(runtime, "launches_total") == 501
 
 
-def test_the_fixture_is_a_gate(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+PROGRAM = """
+import torch, pytest, tritonprobe
+from tests.adapter.kernels import add_kernel
+from tritonprobe.testing import compile_only
+X = torch.empty(64)
+
+@pytest.fixture(scope="module", autouse=True)
+def device():
+    with compile_only("cuda:90"):
+        {}
+        yield
+
+def test_hot(no_cold_calls):
+    add_kernel[(1,)](X, X, X, 64, BLOCK=64)
+
+def test_cold(no_cold_calls):
+    add_kernel[(1,)](X, X, X, 1, BLOCK=64)
+"""
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["instrumented", "nothing watched"])
+def test_the_fixture_is_a_gate(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
     paths = [str(ROOT), str(ROOT / "kernels"), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str((ROOT / path).resolve()) for path in paths))
-    pytester.makepyfile(
-        test_gate="""
-        import torch, pytest, tritonprobe
-        from tests.adapter.kernels import add_kernel
-        from tritonprobe.testing import compile_only
-        X = torch.empty(64)
-
-        @pytest.fixture(scope="module", autouse=True)
-        def device():
-            with compile_only("cuda:90"):
-                tritonprobe.instrument()
-                add_kernel[(1,)](X, X, X, 64, BLOCK=64)
-                yield
-
-        def test_hot(no_cold_calls):
-            add_kernel[(1,)](X, X, X, 64, BLOCK=64)
-
-        def test_cold(no_cold_calls):
-            add_kernel[(1,)](X, X, X, 1, BLOCK=64)
-        """
-    )
+    first = "tritonprobe.instrument(); " if watched else ""
+    pytester.makepyfile(test_gate=PROGRAM.format(first + "add_kernel[(1,)](X, X, X, 64, BLOCK=64)"))
     # Where tritonprobe is installed, pytest finds it by itself; a checkout that only lies on the path has to be named.
     found = "tritonprobe" in {point.name for point in metadata.entry_points(group="pytest11")}
     plugin = () if found else ("-p", "tritonprobe.pytest_plugin")
     result = pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*1 cold calls where none was allowed*", "*add_kernel n<=1: compile*n: %16 -> ==1*"])
+    result.stdout.fnmatch_lines(["*1 cold calls where none was allowed*", "*add_kernel n<=1: compile*"])
+
+
+def test_the_gate_is_not_open_where_nothing_can_be_watched() -> None:
+    code = "from tritonprobe.testing import no_cold_calls\nwith no_cold_calls(): pass"
+    environment = {**os.environ, "TRITONPROBE_DISABLED": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no_cold_calls() would see nothing" in done.stderr

@@ -157,7 +157,7 @@ def test_without_httpx_the_extra_is_named():
     arguments = [sys.executable, "-c", code, "bench", "serve", "x", "--url", "http://127.0.0.1:1"]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "Error: bench serve needs httpx: pip install 'tritonprobe[bench]'\n"
+    assert done.stderr == "Error: bench serve needs httpx: pip install httpx sniffio\n"
 
 
 def test_ctrl_c_reports_what_was_measured(server, tmp_path):

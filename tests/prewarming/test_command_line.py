@@ -186,3 +186,16 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert is_whole(cache)
     assert tritonprobe(*words, cache=cache).returncode == 0
     assert len(list(cache.glob("*/*.cubin"))) == 3
+
+
+def test_a_package_of_the_working_directory_may_be_allowed(recorded: Path, tmp_path: Path) -> None:
+    """As `python -m` finds it: a console script has no working directory on its path."""
+    (tmp_path / "a_server_here").mkdir()
+    (tmp_path / "a_server_here" / "__init__.py").write_text("print('imported')")
+    code = "import sys; sys.path = [p for p in sys.path if p]; from tritonprobe.cli import main; main()"
+    words = ("prewarm", str(recorded), "--target", "cuda:90", "--allow", "a_server_here", "--json")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "imported" in done.stdout
+    assert "cannot be imported" not in done.stderr

@@ -110,6 +110,11 @@ class Adapter:
     def _enabled(self) -> bool:
         return self._on
 
+    @property
+    def is_on(self) -> bool:
+        """Whether Triton is patched now."""
+        return self._on
+
     def install(self) -> None:
         """Patches Triton, once, and makes the settings' device the active one.
 

@@ -92,7 +92,8 @@ class Replay:
             try:
                 found = getattr(found, name)
             except Exception:  # a module may have a __getattr__
-                raise Stale(f"{module} has no {qualname}") from None
+                own = "; a script's own kernels are found in that program alone" if module == "__main__" else ""
+                raise Stale(f"{module} has no {qualname}{own}") from None
         return found
 
     def prepare(self, entry: Entry) -> None:

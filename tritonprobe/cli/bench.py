@@ -87,7 +87,7 @@ def serve(
     except ModuleNotFoundError as error:
         if error.name != "httpx":
             raise
-        raise BadInput("bench serve needs httpx: pip install 'tritonprobe[bench]'") from None
+        raise BadInput("bench serve needs httpx: pip install httpx sniffio") from None
     from tritonprobe.cli import bench_report
 
     try:

@@ -44,7 +44,7 @@ def device_for(device: str, output: Path | None) -> str | None:
     except SettingError as error:
         raise BadInput(str(error)) from None
     except ModuleNotFoundError as error:
-        raise BadInput(f"bench needs {error.name}: pip install 'tritonprobe[torch]'") from None
+        raise BadInput(f"bench needs {error.name}: pip install {error.name}") from None
 
 
 def check_output(output: Path | None) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -110,7 +111,13 @@ def prewarm(
 
 
 def _import(modules: tuple[str, ...]) -> None:
-    """Imports what was allowed now: a kernel's module may need its package's start."""
+    """Imports what was allowed now: a kernel's module may need its package's start.
+
+    Also from the working directory, as `python -m` does, which is how the program itself is started.
+    """
+    here = str(Path.cwd())
+    if modules and not {"", here} & set(sys.path):
+        sys.path.insert(0, here)
     for name in modules:
         try:
             importlib.import_module(name)

@@ -27,7 +27,7 @@ def zstandard() -> Any:
     try:
         import zstandard as library
     except ModuleNotFoundError:
-        raise BundleError("bundles need zstandard: pip install 'tritonprobe[bundle]'") from None
+        raise BundleError("bundles need zstandard: pip install zstandard") from None
     return library
 
 

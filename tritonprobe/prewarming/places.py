@@ -68,5 +68,5 @@ def _fsspec(place: str) -> Any:
     try:
         import fsspec
     except ModuleNotFoundError:
-        raise BundleError(f"{place}: a URL needs fsspec: pip install 'tritonprobe[bundle]'") from None
+        raise BundleError(f"{place}: a URL needs fsspec: pip install fsspec") from None
     return fsspec

@@ -47,7 +47,7 @@ def _library() -> tuple[Any, Any, type[Exception], type[Exception]]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ModuleNotFoundError:
-        raise BundleError("signatures need cryptography: pip install 'tritonprobe[bundle]'") from None
+        raise BundleError("signatures need cryptography: pip install cryptography") from None
     return serialization, ed25519, InvalidSignature, UnsupportedAlgorithm
 
 

@@ -6,7 +6,7 @@
 
 The load is open: a request goes out at its time whether or not the server has answered the others, as users would send
 it. Only `Load.in_flight` bounds it. What that, or a client that cannot keep up, delays is measured (`Outcome.late`) and
-is part of no latency. Needs httpx (``pip install 'tritonprobe[bench]'``).
+is part of no latency. Needs httpx and sniffio.
 """
 
 from __future__ import annotations
