@@ -81,6 +81,13 @@ def seen_while(call: Callable[[], Any], seconds: float = 0.15) -> tuple[tritonpr
     return found[0]
 
 
+def recognised(runtime: Runtime) -> str:
+    """What is known of captures and of the graphs in records, for whoever has to find out why one was not recognised."""
+    graphs = times(runtime)._clock._graphs
+    captures = [(capture.launches, capture.alive()) for capture in graphs._captures]
+    return f"captures: {captures}; graphs: {dict(graphs._graphs)}; given up: {graphs._asked}"
+
+
 def bumping() -> Callable[[], Any]:
     """A call that launches one small kernel, of the bucket ``n<=512``."""
     x = torch.zeros(1 << 16, device="cuda")
@@ -224,10 +231,12 @@ def test_a_graph_captured_again_and_one_older_than_the_probe(runtime: Runtime) -
     tritonprobe.instrument()
     new = in_graph(lambda: tiny.bump[(9,)](x, 9 * 128, BLOCK=128))
     assert [(s.kernel, s.bucket) for s in seen_while(old.replay)] == [("bump", "external")]
-    assert [(s.kernel, s.bucket) for s in seen_while(new.replay)] == [("tests.gpu.tiny.bump", "n<=2048")]
+    assert [(s.kernel, s.bucket) for s in seen_while(new.replay)] == [("tests.gpu.tiny.bump", "n<=2048")], recognised(
+        runtime
+    )
     del new
     again = in_graph(lambda: tiny.bump[(9,)](x, 9 * 128 - 600, BLOCK=128))
-    assert [s.bucket for s in seen_while(again.replay)] == ["n<=1024"]
+    assert [s.bucket for s in seen_while(again.replay)] == ["n<=1024"], recognised(runtime)
 
 
 def test_torch_profiler_in_the_middle_sees_all_and_so_do_we_before_and_after(runtime: Runtime) -> None:
