@@ -82,7 +82,7 @@ def seen_while(call: Callable[[], Any], seconds: float = 0.15) -> tuple[tritonpr
 
 
 def recognised(runtime: Runtime) -> str:
-    """What is known of captures and of the graphs in records, for whoever has to find out why one was not recognised."""
+    """What is known of captures and of the graphs in records: why one was not recognised."""
     graphs = times(runtime)._clock._graphs
     captures = [(capture.launches, capture.alive()) for capture in graphs._captures]
     return f"captures: {captures}; graphs: {dict(graphs._graphs)}; given up: {graphs._asked}"
