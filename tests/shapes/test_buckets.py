@@ -105,6 +105,8 @@ def test_text_of_unknown_objects_is_never_taken_because_a_tensors_text_reads_it(
     assert parse_spec({"x": "exact", "y": "pow2"}).name({"x": Tensor(), "y": Tensor()}) == "all"
     with pytest.raises(BucketSpecError, match=r"op's bucket\['x'\] must be a number or text, not Tensor"):
         op_bucket({"x": Tensor()})
+    with pytest.raises(BucketSpecError, match="op's bucket must name its dimensions in text, not by a Tensor"):
+        op_bucket({Tensor(): 1})
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,8 @@ def op_bucket(value: object) -> str:
         raise BucketSpecError(f"an op's bucket must return text or a mapping, not {type(value).__name__}")
     parts = []
     for dim, item in value.items():
+        if not isinstance(dim, (str, int)):
+            raise BucketSpecError(f"an op's bucket must name its dimensions in text, not by a {type(dim).__name__}")
         if item is not None and not isinstance(item, (int, float, str)):
             raise BucketSpecError(f"an op's bucket[{dim!r}] must be a number or text, not {type(item).__name__}")
         parts.append(f"{dim}{'<=' if isinstance(item, UpTo) else '='}{_text(item)}")
