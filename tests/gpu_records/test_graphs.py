@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -168,6 +170,22 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for graph in range(5):
         replays.window([("a", 3), ("b", 4)], graph=graph)
     assert len(replays.graphs._graphs) == 2
+
+
+def test_a_graph_that_is_known_does_not_hold_its_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Launches(list[Launch]):
+        """A list that one can have a weak reference to."""
+
+    monkeypatch.setattr(graphs_module, "MAX_NODES", len(CAPTURED))
+    replays = Replays()
+    launches = Launches(CAPTURED)
+    held = weakref.ref(launches)
+    replays.graphs.captured(Capture(launches))
+    del launches
+    replays.window(NODES)
+    replays.graphs.captured(Capture([launch("library", 1, "all")]))  # takes its place
+    assert held() is None
+    assert replays.window(NODES) == ["small", "unknown", "all", "large", "small"]
 
 
 def test_a_window_over_one_kernel_in_one_graph_is_analysed() -> None:

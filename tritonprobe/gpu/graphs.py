@@ -122,7 +122,8 @@ class Graphs:
             captures = self._explain(graph.nodes)
             if captures:
                 graph.labels = captures[0][1]
-                graph.alive = lambda: any(capture.alive() for capture, _ in captures)
+                alive = [capture.alive for capture, _ in captures]  # without the launches, which may be many
+                graph.alive = lambda: any(is_alive() for is_alive in alive)
             else:
                 self._asked.add(number)
         return graph.labels
