@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from tritonprobe import Census, configure, join, runtime
-from tritonprobe.model import Event, LaunchError, PrewarmEnded
+from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 from tritonprobe.testing import compile_only
@@ -90,3 +91,28 @@ def test_switched_off_a_program_keeps_the_device_that_it_runs_on(monkeypatch: py
     assert driver._active is ours
     made.unwatch()
     assert driver._active is before
+
+
+def test_what_it_takes_to_tell_of_a_cold_call_is_in_the_exposure_of_who_waited() -> None:
+    """A slow log, or the interpreter's turn that writing to it costs: the request waits for that, too."""
+    made = Runtime(Settings())
+    costs: list[RequestCost] = []
+
+    def slow(event: Event) -> None:
+        if isinstance(event, ColdCall):
+            time.sleep(0.02)
+        elif isinstance(event, RequestCost):
+            costs.append(event)
+
+    made.bus.subscribe(slow)
+    request = made.live.request("r")
+    with made.live.step([request]):
+        begin = time.monotonic_ns()
+        with made.outside("planted", "planted"):
+            time.sleep(0.01)
+        waited = time.monotonic_ns() - begin
+    request.token()
+    request.finish()
+    (cost,) = costs
+    assert waited >= 30_000_000
+    assert abs(cost.before.total_ns - waited) < 5_000_000

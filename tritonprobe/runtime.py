@@ -32,7 +32,7 @@ from tritonprobe.ledger.schema import (
     PREWARM_COVERAGE,
     READY,
 )
-from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
+from tritonprobe.model import OTHER, ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.prewarming import Prewarmed, before_ready
 from tritonprobe.prewarming import run as run_census
 from tritonprobe.prewarming.keeper import CensusKeeper
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from tritonprobe.adapter.outside import Kinds, OutsideCall
 
 log = logging.getLogger("tritonprobe")
+
+TELLING_NS = 1_000_000
+"""What it takes to tell of a cold call is part of the stall from here on; below, it is as if nothing had been told."""
 
 COVER = 0.999
 """Of the stall that a census knows, what prewarming saves; the rest is rare shapes that cost as much as the others."""
@@ -380,8 +383,17 @@ class Runtime:
         finally:
             self._open.pop(thread, None)
             self._show_oldest()
-        if cold.after_ready and not cold.background:
-            self._incidents.happened(cold)
+        try:
+            if cold.after_ready and not cold.background:
+                self._incidents.happened(cold)
+        finally:
+            self._told(cold, thread)
+
+    def _told(self, cold: ColdCall, thread: int) -> None:
+        """Requests also waited while we told of a cold call: a line in a log may cost a turn of the interpreter."""
+        told = time.monotonic_ns()
+        if told - cold.end_ns >= TELLING_NS and not cold.background:
+            self.live.stall(cold.end_ns, told, thread, ((OTHER, told - cold.end_ns),))
 
     def _show_oldest(self) -> None:
         with self._lock:  # else a thread may write what another has just made untrue

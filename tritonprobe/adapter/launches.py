@@ -103,10 +103,10 @@ class Launches:
 
     def _guarded_tuner(self, original: Any) -> Any:
         try:
-            run = guard(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch.any)
+            run = guard(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch.slow)
         except RewriteError as error:
             log.warning("tritonprobe: wrapping Autotuner.run: %s", error)
-            run = wrapped(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch.any)
+            run = wrapped(original, raised=self._tuner_raised, ended=self._tuner_ended, watch=self._watch.slow)
         self._calls.guarded[run.__code__] = "self"
         return run
 
