@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 import torch
 import triton
+from triton.runtime.errors import OutOfResources
 
 from tests.adapter import kernels
 from tests.adapter.conftest import cache, fresh, runtime, samples_of, total_of  # noqa: F401  # fixtures
 from tritonprobe import op, pow2
 from tritonprobe.runtime import Runtime
+from tritonprobe.settings import Settings
 
 NAME = "the.op"
 Op = Any
@@ -245,3 +248,31 @@ def test_ops_of_several_threads_do_not_see_each_others_launches(runtime: Runtime
         stop.set()
         thread.join()
     assert total_of(runtime, "fallbacks_total") == 5
+
+
+def test_another_runtime_of_the_process_holds_nothing_of_an_op(runtime: Runtime) -> None:  # noqa: F811
+    """Nobody would let go of the error there, its traceback and the tensors in it; nor end the op in a forked child."""
+    runtime.watch()
+    another = Runtime(Settings())
+    another.watch()
+    kernel = fresh(kernels.add_kernel)
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OutOfResources(2, 1, "shared memory")
+
+    kernel.pre_run_hooks.append(refuse)
+
+    @op(fallback=lambda x: "fallback", name=NAME)
+    def launched(x: torch.Tensor) -> object:
+        if (child := os.fork()) == 0:
+            left = (runtime.adapter._watch.any, another.adapter._watch.any)
+            os._exit(0 if left == ([None], []) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        kernel[(1,)](x, x, x, x.numel(), BLOCK=64)
+        return x
+
+    try:
+        assert launched(X) == "fallback"
+        assert another.adapter.launches._thread.error is None
+    finally:
+        another.unwatch()

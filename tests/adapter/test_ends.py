@@ -112,3 +112,18 @@ def test_nested_ops_each_see_what_came_back_since_they_began(in_c: bool, steps: 
     assert ends.ops() == len(begun)
     for _ in begun:
         ends.observed()
+
+
+@implementations
+def test_ops_are_those_of_their_own_watch(in_c: bool) -> None:
+    """A program may have several runtimes: the error of a launch is remembered where an op will forget it."""
+    mine, another = Watch(), Watch()
+    ends = Ends(mine, nothing, in_c)
+    ends.observe()
+    for watch in (mine, another):
+        watch.begin_slow()
+    assert (mine.ops, another.ops) == (1, 0)
+    for watch in (mine, another):
+        watch.end_slow()
+    ends.observed()
+    assert mine.ops == 0

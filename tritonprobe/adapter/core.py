@@ -212,7 +212,8 @@ class Adapter:
         """In a forked child: locks that other threads held are free, and what those threads had begun is over."""
         self._lock = threading.RLock()
         # The forking thread's own cold call and ops go on, the others' are gone with their threads.
-        self._watch.restart(int(self.calls.current is not None) + self.registry.thread.trials, self.launches.ends.ops())
+        ops = min(self._watch.ops, self.launches.ends.ops())
+        self._watch.restart(int(self.calls.current is not None) + self.registry.thread.trials, ops)
         self.registry.forked(CELLS)
 
 

@@ -30,12 +30,17 @@ class Watch:
         self.slow: list[None] = []
 
     def begin_slow(self) -> None:
+        self.any.append(None)  # first, and last at the end: `ops` is never too low
         self.slow.append(None)
-        self.any.append(None)
 
     def end_slow(self) -> None:
-        self.any.pop()
         self.slow.pop()
+        self.any.pop()
+
+    @property
+    def ops(self) -> int:
+        """Ops under way on any thread. What a thread counts in C is that of all runtimes of the process."""
+        return len(self.any) - len(self.slow)
 
     def restart(self, slow: int, ops: int) -> None:
         """In a forked child, which has only the forking thread's."""

@@ -69,7 +69,7 @@ class Launches:
 
     def observe_error(self, error: BaseException, counted: bool = True) -> None:
         """A launch of this thread raises. `counted`: it comes to an end that counts."""
-        if self.ends.ops():
+        if self._watch.ops and self.ends.ops():
             self.ends.add_raised(counted)
             self._thread.error = error
 
