@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from tests.gpu.vllm_engine import Server, total
-from tests.gpu.vllm_shows import ladder, trace
+from tests.gpu.vllm_shows import ladder, made, trace
 
 INCIDENTS = "cold_calls_after_ready_total"
 
@@ -63,7 +63,11 @@ def main() -> None:
     options = ("--prewarm", str(given.census.resolve()))
     given.work.mkdir(parents=True, exist_ok=True)
     server = Server(given.site, given.work.resolve(), given.mode, 8300, True, engine, "prewarmed", options=options)
-    found = {"mode": given.mode, **served(server, given.trace)}
+    found = {
+        **made("vllm prewarm", "tests.gpu.vllm_prewarm", None),
+        "mode": given.mode,
+        **served(server, given.trace),
+    }
     given.out.write_text(json.dumps(found, indent=1))
     click.echo(json.dumps({k: v for k, v in found.items() if k not in ("ladder", "said")}, indent=1))
 

@@ -292,7 +292,13 @@ def main(words: Sequence[str] | None = None) -> int:
         "kill": lambda: kill(server),
     }
     wanted = [show for show in given.shows.split(",") if not (given.alone and show not in ("greedy", "kill"))]
-    body: dict[str, Any] = {**_made(given, words), "shows": {}}
+    body: dict[str, Any] = {
+        **made("vllm shows", "tests.gpu.vllm_shows", words),
+        "mode": given.mode,
+        "alone": given.alone,
+        "gpu_windows": given.windows,
+        "shows": {},
+    }
     try:
         server.start()
         body["up_seconds"] = server.up_seconds
@@ -335,21 +341,19 @@ def _write(path: Path, body: dict[str, Any]) -> None:
     path.write_text(json.dumps(body, indent=1) + "\n")
 
 
-def _made(given: argparse.Namespace, words: Sequence[str] | None) -> dict[str, Any]:
+def made(bench: str, program: str, words: Sequence[str] | None) -> dict[str, Any]:
+    """What every document says of where it comes from; of files only that they were given."""
     versions = {"python": platform.python_version()}
     for package in ("tritonprobe", "vllm", "torch", "triton"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = getattr(sys.modules.get(package), "__version__", "unknown")
-    options = [word for word in (sys.argv[1:] if words is None else words) if not Path(word).is_absolute()]
+    options = [word for word in (sys.argv[1:] if words is None else words) if "/" not in word]
     return {
         "format": 1,
-        "bench": "vllm shows",
-        "command": shlex.join(["python", "-m", "tests.gpu.vllm_shows", *options]),
-        "mode": given.mode,
-        "alone": given.alone,
-        "gpu_windows": given.windows,
+        "bench": bench,
+        "command": shlex.join(["python", "-m", program, *options]),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": versions,
         "device": _device(),
