@@ -116,3 +116,17 @@ def test_what_it_takes_to_tell_of_a_cold_call_is_in_the_exposure_of_who_waited()
     (cost,) = costs
     assert waited >= 30_000_000
     assert abs(cost.before.total_ns - waited) < 5_000_000
+
+
+def test_a_fault_while_we_tell_of_a_cold_call_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Runtime(Settings())
+
+    def stall(*args: object) -> None:
+        raise OSError("the journal is gone")
+
+    monkeypatch.setattr(made.live, "stall", stall)
+    monkeypatch.setattr(runtime, "TELLING_NS", 0)
+    with made.outside("planted", "planted"):
+        pass
+    errors = [f for f in made.ledger.collect() if f.metric.name == "errors_total"]
+    assert [sample.labels for family in errors for sample in family.samples] == [("calls",)]

@@ -391,9 +391,12 @@ class Runtime:
 
     def _told(self, cold: ColdCall, thread: int) -> None:
         """Requests also waited while we told of a cold call: a line in a log may cost a turn of the interpreter."""
-        told = time.monotonic_ns()
-        if told - cold.end_ns >= TELLING_NS and not cold.background:
-            self.live.stall(cold.end_ns, told, thread, ((OTHER, told - cold.end_ns),))
+        try:
+            told = time.monotonic_ns()
+            if told - cold.end_ns >= TELLING_NS and not cold.background:
+                self.live.stall(cold.end_ns, told, thread, ((OTHER, told - cold.end_ns),))
+        except Exception:
+            self.fault("calls")
 
     def _show_oldest(self) -> None:
         with self._lock:  # else a thread may write what another has just made untrue
