@@ -225,7 +225,7 @@ def itself() -> list[Panel]:
             decimals=1,
             base="yellow",
             steps=[(0.99, "green")],
-            size=(24, 4),
+            size=(16, 8),
         ),
         table(
             "Spans not made, by what",
