@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,57 @@ def test_it_is_503_until_the_census_is_replayed_then_200_for_ever(
     add(X[1:], X, X, 64)  # nobody recorded that
     assert total_of(runtime, "cold_calls_after_ready_total") == 1
     assert ask(runtime)[0] == 200
+
+
+def warnings_of_a_replay(census: Census, path: Path, start: Callable[..., Runtime], caplog: Any) -> list[str]:
+    census.save(path)
+    start(prewarm=str(path))
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):  # a program that has not set up its logging
+        tritonprobe.ready()
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_whole_replay_warns_of_nothing(
+    served: Callable[..., Runtime], census: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert warnings_of_a_replay(Census.load(census), census, served, caplog) == []
+
+
+def test_a_stale_census_is_one_warning_with_its_reasons(
+    served: Callable[..., Runtime], census: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = Census.load(census)
+    first, second = found.entries.values()
+    entries = {one.identity: one for one in (replace(first, source="0" * 64), second)}
+    (line,) = warnings_of_a_replay(replace(found, entries=entries), census, served, caplog)
+    assert re.fullmatch(
+        r"tritonprobe: prewarmed 1 variants in [\d.]+ s, 0 were there, 1 skipped, coverage 50\.0%; "
+        r"tests\.adapter\.kernels\.add_kernel: the kernel's source changed, or something that it calls",
+        line,
+    )
+
+
+def test_of_many_reasons_the_first_are_shown(
+    served: Callable[..., Runtime], census: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = Census.load(census)
+    first, *_ = found.entries.values()
+    gone = [replace(first, kernel=f"k{n}", qualname=f"gone_{n}\n" + "x" * 400, hash=f"{n:064x}") for n in range(5)]
+    twice = [replace(first, source="0" * 64, hash="a" * 64), replace(first, source="0" * 64, hash="b" * 64)]
+    entries = {one.identity: one for one in [*twice, *gone]}
+    (line,) = warnings_of_a_replay(replace(found, entries=entries), census, served, caplog)
+    assert "7 skipped, coverage 0.0%; " in line
+    assert "\n" not in line
+    assert len(line) < 1300
+    assert line.endswith("; and 3 more reasons")
+    assert "or something that it calls (2 times)" in line
+
+
+def test_a_census_of_nothing_is_a_warning(
+    served: Callable[..., Runtime], census: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = warnings_of_a_replay(Census(), census, served, caplog)
+    assert line.endswith("0 skipped, coverage none for this device")
 
 
 def test_without_a_census_it_is_ready_and_the_coverage_is_absent(served: Callable[..., Runtime]) -> None:

@@ -6,13 +6,21 @@ A server that is not prewarmed is a slow one and no broken one: whatever fails h
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
-from tritonprobe.prewarming.run import Prewarmed
+from tritonprobe.prewarming.run import Prewarmed, Skipped
 from tritonprobe.shapes.census import Census, CensusError
 
 log = logging.getLogger("tritonprobe")
+
+ENOUGH = 0.9995
+"""A coverage from which on it is told as 100.0%."""
+MAX_REASONS = 3
+MAX_SHOWN = 300
+"""Characters of a reason with its kernel's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +52,29 @@ def replay(path: str, timeout: float, prewarm: Callable[[Census], Prewarmed], fa
         log.warning("tritonprobe: ready though prewarming is not done: %s", because)
     else:
         because = f"prewarmed from {path}, coverage {reached}"
-    log.info(
-        "tritonprobe: prewarmed %d variants in %.1f s, %d were there, %d skipped, coverage %s",
+    low = done.stopped is None and (done.coverage is None or done.coverage < ENOUGH)
+    log.log(
+        logging.WARNING if done.skipped or low else logging.INFO,  # a warning is heard where nobody set up logging
+        "tritonprobe: prewarmed %d variants in %.1f s, %d were there, %d skipped, coverage %s%s",
         done.replayed,
         done.seconds,
         done.there_before,
         len(done.skipped),
         reached,
+        _reasons(done.skipped),
     )
     return Outcome(done, because)
+
+
+def _reasons(skipped: list[Skipped]) -> str:
+    """The first ones, each once with how often it came."""
+    counted = Counter(f"{one.kernel}: {one.because}" for one in skipped)
+    shown = [
+        f"{reason[:MAX_SHOWN]}{f' ({count} times)' if count > 1 else ''}"
+        for reason, count in islice(counted.items(), MAX_REASONS)
+    ]
+    more = len(counted) - len(shown)
+    return "".join(f"; {one}" for one in [*shown, *([f"and {more} more reasons"] if more else [])])
 
 
 def _failed(because: str) -> Outcome:
