@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tritonprobe.ledger.schema import METRICS, PREFIX, Metric
-from tritonprobe.model import FALLBACK_REASONS, PHASES, TIERS, TRIAL_OUTCOMES, WINDOW_OUTCOMES
+from tritonprobe.model import FALLBACK_REASONS, PHASES, PREWARM_OUTCOMES, TIERS, TRIAL_OUTCOMES, WINDOW_OUTCOMES
 
 PAGE = Path(__file__).with_name("metrics.md")
 
@@ -46,7 +46,10 @@ LABELS = {
     "outcome": "of an autotune configuration: "
     + ", ".join(f"`{o}`" for o in (*TRIAL_OUTCOMES, "pruned"))
     + "; of a window: "
-    + ", ".join(f"`{o}`" for o in WINDOW_OUTCOMES),
+    + ", ".join(f"`{o}`" for o in WINDOW_OUTCOMES)
+    + "; of a census: "
+    + ", ".join(f"`{o}`" for o in PREWARM_OUTCOMES),
+    "during": "`prewarm`: a census was replayed; `start`: any other cold call before ready",
     "method": "`cupti`: the kernel's own record; `event`: a pair of events, an upper bound for short kernels; `none`",
     "why": "what the method was chosen for, or what keeps GPU time from being measured",
     "attribution": "of a launch seen in a window: `matched`; `ambiguous`: another bucket's launch may have changed "

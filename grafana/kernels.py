@@ -225,7 +225,28 @@ def itself() -> list[Panel]:
             decimals=1,
             base="yellow",
             steps=[(0.99, "green")],
-            size=(16, 8),
+            size=(8, 8),
+        ),
+        table(
+            "Censuses, by what came of them",
+            "Since the processes started, where `TRITONPROBE_PREWARM` names one: `failed` is in the program's log, "
+            "`stopped` is the deadline. None though one is named: nobody called ready.",
+            Target(f"{total(schema.PREWARMS, ('instance', 'outcome'), series(schema.PREWARMS))} > 0", "processes"),
+            labels={"instance": "instance", "outcome": "outcome"},
+            unit="short",
+            empty="none",
+            decimals=0,
+            size=(8, 8),
+        ),
+        table(
+            "Cold calls before ready",
+            "Since the processes started: `prewarm` are those that a census brought, `start` are the others.",
+            Target(f"{total(schema.BEFORE_READY, ('instance', 'during'), series(schema.BEFORE_READY))} > 0", "calls"),
+            labels={"instance": "instance", "during": "during"},
+            unit="short",
+            empty="none",
+            decimals=0,
+            size=(8, 7),
         ),
         table(
             "Spans not made, by what",
@@ -236,7 +257,7 @@ def itself() -> list[Panel]:
             unit="short",
             empty="none",
             decimals=0,
-            size=(12, 7),
+            size=(8, 7),
         ),
         table(
             "What clients sent that cannot be read",
@@ -247,7 +268,7 @@ def itself() -> list[Panel]:
             unit="short",
             empty="none",
             decimals=0,
-            size=(12, 7),
+            size=(8, 7),
         ),
         table(
             "What runs where",

@@ -44,6 +44,10 @@ WindowOutcome = Literal["ok", "idle", "cut", "unsettled", "late", "dropped", "ov
 """What became of a window in which GPU time was looked at."""
 WINDOW_OUTCOMES: tuple[WindowOutcome, ...] = get_args(WindowOutcome)
 
+PrewarmOutcome = Literal["done", "stopped", "failed", "no_device"]
+"""What came of the settings' census in a process; stopped: by the deadline or Ctrl-C, with a part of it replayed."""
+PREWARM_OUTCOMES: tuple[PrewarmOutcome, ...] = get_args(PrewarmOutcome)
+
 OTHER = "other"
 """The label value that takes what a bound turned away, and the phase that takes what no other phase named."""
 

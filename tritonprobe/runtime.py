@@ -30,6 +30,7 @@ from tritonprobe.ledger.schema import (
     FIRST_STEPS,
     INFO,
     PREWARM_COVERAGE,
+    PREWARMS,
     READY,
 )
 from tritonprobe.model import OTHER, ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
@@ -236,12 +237,18 @@ class Runtime:
         Whether there is one to replay here, now or before.
         """
         path, timeout = self.settings.prewarm, self.settings.ready_timeout
-        if path is None or self.settings.disabled or not before_ready.has_device():
+        if path is None or self.settings.disabled:
+            return False
+        if not before_ready.has_device():
+            if "no_device" not in self._said:
+                self._said.add("no_device")
+                self.ledger.add(PREWARMS, ("no_device",))
             return False
         if self.prewarmed is None:
             self.ready_because = f"prewarming from {path}"
             done = before_ready.replay(path, timeout, lambda census: self.prewarm(census, timeout=timeout), self.fault)
             self.prewarmed, self.ready_because = done.result, done.because
+            self.ledger.add(PREWARMS, (done.outcome,))
         return True
 
     def ready(self, unix_ns: int | None = None) -> None:

@@ -43,6 +43,31 @@ def test_what_came_after_ready_is_said() -> None:
     assert str(Counted.by(ledger)) == sentence
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"prewarm": 3}, 0, "3 of them in the prewarm, none after ready"),
+        ({"prewarm": 1, "start": 2}, 0, "1 of them in the prewarm, 2 before ready, none after ready"),
+        ({"start": 3}, 0, "3 of them before ready, none after ready"),
+        ({"prewarm": 2}, 1, "2 of them in the prewarm, 1 after ready (1 compile)"),
+        ({"prewarm": 1}, 1, "1 of them in the prewarm, 1 in the background after ready, 1 after ready (1 compile)"),
+    ],
+)
+def test_with_a_prewarm_it_is_said_when_each_call_came(before: dict[str, int], after: int, told: str) -> None:
+    ledger = counted(20, compile=[0.05] * 3)
+    ledger.add(schema.PREWARMS, ("done",))
+    for during, calls in before.items():
+        ledger.add(schema.BEFORE_READY, (during,), calls)
+    ledger.add(schema.AFTER_READY, ("compile",), after)
+    assert str(Counted.by(ledger)) == f"20 launches, 3 cold calls (3 compile) of 150.0 ms; {told}"
+
+
+def test_a_prewarm_in_code_is_told_without_a_word_on_ready_which_nobody_knows() -> None:
+    ledger = counted(20, compile=[0.5, 0.5])
+    ledger.add(schema.BEFORE_READY, ("prewarm",), 2)
+    assert str(Counted.by(ledger)) == "20 launches, 2 cold calls (2 compile) of 1.00 s; 2 of them in the prewarm"
+
+
 def test_what_was_there_before_is_not_this_runs() -> None:
     before, after = Counted.by(counted(10, compile=[1.0])), Counted.by(counted(16, compile=[1.0], disk=[0.5, 0.5]))
     assert str(after.since(before)) == "6 launches, 2 cold calls (2 disk) of 1.00 s"

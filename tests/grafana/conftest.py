@@ -69,6 +69,7 @@ class Server:
         ledger.set(schema.INFO, ("0.1.0", "3.6.0", "compile-only:cuda:90", "rewrite"), 1)
         ledger.set(schema.GPU_TIMING, ("cupti", "self-test passed"), 1)
         ledger.set(schema.PREWARM_COVERAGE, (), 0.97)
+        ledger.add(schema.PREWARMS, ("done",))
         self.launch(SOFTMAX, "N<=1024", 3)
         self.cold_call(SOFTMAX, "N<=1024", "disk", 0.03, (("cache_read", 20 * MS), ("module_load", 10 * MS)))
         ledger.add(schema.WARMUPS, (MATMUL, "M<=16"))

@@ -144,12 +144,15 @@ def test_a_tuning_session_counts_its_configurations_by_outcome() -> None:
 def test_a_cold_call_after_ready_is_an_incident_unless_it_ran_in_the_background() -> None:
     recorded = Recorded()
     recorded.bus.publish(cold_call())
+    recorded.bus.publish(cold_call(kind="prewarm", background=True))
     recorded.ready = True
     recorded.bus.publish(cold_call(after_ready=True, background=True))
+    recorded.bus.publish(cold_call(kind="prewarm", after_ready=True, background=True))
     assert recorded.values(schema.AFTER_READY) == {}
     recorded.bus.publish(cold_call(after_ready=True, tier="disk"))
     assert recorded.values(schema.AFTER_READY) == {("disk",): 1}
     assert recorded.values(schema.AFTER_READY_BY_KERNEL) == {("softmax", "N=1024", "disk"): 1}
+    assert recorded.values(schema.BEFORE_READY) == {("start",): 1, ("prewarm",): 1}
 
 
 def test_the_start_is_frozen_at_ready() -> None:

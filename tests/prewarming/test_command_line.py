@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,42 @@ def test_from_a_record_to_a_hot_start(recorded: Path, tmp_path: Path) -> None:
     done = tritonprobe("run", "--port", "0", "--record", hot, *LAUNCHES, "64", "63", cache=there)
     assert "(2 disk)" in done.stderr, done.stderr
     assert tritonprobe("census", "diff", tmp_path / "c.json", hot).returncode == 0
+
+
+def prewarmed(census: Path, cache: Path, *command: str, **settings: str) -> list[str]:
+    """What a run with the census says after its banner."""
+    done = tritonprobe("run", "--port", "0", "--prewarm", census, "--", *command, cache=cache, **settings)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()[1:]
+
+
+def test_after_a_prewarm_a_run_says_when_its_cold_calls_came(recorded: Path, tmp_path: Path) -> None:
+    serves = (sys.executable, "-m", "tests.prewarming.serves")
+    (last,) = prewarmed(recorded, tmp_path / "a", *serves, "64", "63", "64")
+    assert re.match(r"tritonprobe: 3 launches, 2 cold calls \(2 compile\) of [\d.]+ m?s; ", last)
+    assert "; 2 of them in the prewarm, none after ready; metrics were at " in last
+
+    incident, last = prewarmed(recorded, tmp_path / "b", *serves, "64", "1")
+    assert " was cold after ready: compile, " in incident
+    assert "; 2 of them in the prewarm, 1 after ready (1 compile); metrics were at " in last
+
+
+def test_a_stale_census_is_heard_of_in_a_program_without_logging(recorded: Path, tmp_path: Path) -> None:
+    recorded.write_text(re.sub(r'"source": *"[0-9a-f]+"', '"source": "00"', recorded.read_text()))
+    warning, *_, last = prewarmed(recorded, tmp_path / "a", sys.executable, "-m", "tests.prewarming.serves", "64")
+    assert ", 2 skipped, coverage 0.0%; tests.adapter.kernels.add_kernel: the kernel's source changed" in warning
+    assert "; 1 of them after ready (1 compile)" in last
+
+
+def test_a_census_that_nobody_replayed_is_told_of_at_the_end(recorded: Path, tmp_path: Path) -> None:
+    counted, last = prewarmed(recorded, tmp_path / "a", *LAUNCHES[1:], "64")
+    assert re.match(r"tritonprobe: 1 launches, 1 cold call \(1 compile\) of [\d.]+ m?s; metrics were at ", counted)
+    assert last == f"tritonprobe: {recorded} was never replayed: nobody called tritonprobe.ready()"
+
+    too_early = "import triton, tritonprobe; tritonprobe.ready()"
+    *_, last = prewarmed(recorded, tmp_path / "b", sys.executable, "-c", too_early, TRITONPROBE_DEVICE="")
+    because = "where tritonprobe.ready() was called, no device was in use yet"
+    assert last == f"tritonprobe: {recorded} was never replayed: {because}"
 
 
 def test_a_bundle_for_another_device_is_exit_code_2(recorded: Path, tmp_path: Path) -> None:

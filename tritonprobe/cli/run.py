@@ -153,11 +153,22 @@ def _watched(command: Command, directory: Directory, settings: Settings, signals
         _say("nothing was counted: no process of the command imported Triton where it could be watched")
         leave(directory)
     else:
-        _say(f"{Counted.by(reader).since(before)}{'' if serving is None else f'; metrics were at {serving.url}'}")
+        counted = Counted.by(reader).since(before)
+        _say(f"{counted}{'' if serving is None else f'; metrics were at {serving.url}'}")
+        if census.replayed is not None:
+            _say_if_unused(census.replayed, counted)
         if census.recorded is not None:
             _record(path, census.recorded)
         _leave(directory, ending)
     return ending
+
+
+def _say_if_unused(census: Path, counted: Counted) -> None:
+    """Without `ready()` a census does nothing, which nobody would notice. What failed in it is in the program's log."""
+    if not counted.prewarms.total():
+        _say(f"{census} was never replayed: nobody called tritonprobe.ready()")
+    elif counted.prewarms["no_device"] and not (counted.replays() or counted.prewarms["failed"]):
+        _say(f"{census} was never replayed: where tritonprobe.ready() was called, no device was in use yet")
 
 
 def _record(directory: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tritonprobe.ledger import HistogramSample, Readable, Sample
-from tritonprobe.ledger.schema import AFTER_READY, COLD_CALL_SECONDS, LAUNCHES
+from tritonprobe.ledger.schema import AFTER_READY, BEFORE_READY, COLD_CALL_SECONDS, LAUNCHES, PREWARMS
 from tritonprobe.model import TIERS
 
 
@@ -17,7 +17,11 @@ class Counted:
     calls: Counter[str] = field(default_factory=Counter)
     """Cold calls by tier."""
     incidents: Counter[str] = field(default_factory=Counter)
-    """Those after ready."""
+    """Those of serving threads after ready."""
+    before: Counter[str] = field(default_factory=Counter)
+    """Cold calls before ready: in a prewarm, and others."""
+    prewarms: Counter[str] = field(default_factory=Counter)
+    """What came of the census, by process that called ready."""
 
     @classmethod
     def by(cls, ledger: Readable) -> Counted:
@@ -25,6 +29,9 @@ class Counted:
         launches, seconds = 0.0, 0.0
         calls: Counter[str] = Counter()
         incidents: Counter[str] = Counter()
+        before: Counter[str] = Counter()
+        prewarms: Counter[str] = Counter()
+        by_first_label = {AFTER_READY: incidents, BEFORE_READY: before, PREWARMS: prewarms}
         for family in ledger.collect():
             for sample in family.samples:
                 if family.metric is LAUNCHES and isinstance(sample, Sample):
@@ -32,9 +39,9 @@ class Counted:
                 elif family.metric is COLD_CALL_SECONDS and isinstance(sample, HistogramSample):
                     calls[sample.labels[0]] += int(sum(sample.counts))
                     seconds += sample.sum
-                elif family.metric is AFTER_READY and isinstance(sample, Sample):
-                    incidents[sample.labels[0]] += int(sample.value)
-        return cls(int(launches), seconds, calls, incidents)
+                elif family.metric in by_first_label and isinstance(sample, Sample):
+                    by_first_label[family.metric][sample.labels[0]] += int(sample.value)
+        return cls(int(launches), seconds, calls, incidents, before, prewarms)
 
     def since(self, before: Counted) -> Counted:
         return Counted(
@@ -42,6 +49,8 @@ class Counted:
             self.seconds - before.seconds,
             _less(self.calls, before.calls),
             _less(self.incidents, before.incidents),
+            _less(self.before, before.before),
+            _less(self.prewarms, before.prewarms),
         )
 
     def __str__(self) -> str:
@@ -49,9 +58,29 @@ class Counted:
             return f"{self.launches:,} launches, no cold calls"
         tiers = _tiers(self.calls)
         took = f"{self.seconds:,.2f} s" if self.seconds >= 1 else f"{self.seconds * 1e3:.1f} ms"
-        late = self.incidents.total()
-        after = f"; {late:,} of them after ready ({_tiers(self.incidents)})" if late else ""
-        return f"{self.launches:,} launches, {total:,} cold call{'s' if total > 1 else ''} ({tiers}) of {took}{after}"
+        calls = f"{total:,} cold call{'s' if total > 1 else ''} ({tiers}) of {took}"
+        return f"{self.launches:,} launches, {calls}{self._when(total)}"
+
+    def replays(self) -> int:
+        """How many processes replayed the census, to its end or not."""
+        return self.prewarms["done"] + self.prewarms["stopped"]
+
+    def _when(self, total: int) -> str:
+        """How many of the calls came before ready and how many after; without a prewarm only those after are told."""
+        late, prewarmed = self.incidents.total(), self.before["prewarm"]
+        parts: list[tuple[int, str]] = []
+        if self.replays() or prewarmed:
+            background = total - self.before.total() - late
+            parts += [(prewarmed, "in the prewarm"), (self.before["start"], "before ready")]
+            parts += [(background, "in the background after ready")]
+        parts.append((late, f"after ready ({_tiers(self.incidents)})"))
+        told = [(f"{count:,}", when) for count, when in parts if count]
+        if not told:
+            return ""
+        if self.replays() and not late:
+            told.append(("none", "after ready"))
+        (many, when), *others = told
+        return ", ".join([f"; {many} of them {when}", *(" ".join(other) for other in others)])
 
 
 def _tiers(calls: Counter[str]) -> str:

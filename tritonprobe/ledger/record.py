@@ -58,7 +58,9 @@ class Recorder:
         with self._part():
             self._ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS, self._exemplar_of(call))
         with self._part():
-            if call.after_ready and not call.background:
+            if not call.after_ready:
+                self._ledger.add(schema.BEFORE_READY, ("prewarm" if call.kind == "prewarm" else "start",))
+            elif not call.background:
                 self._ledger.add(schema.AFTER_READY, (call.tier,))
                 self._ledger.add(schema.AFTER_READY_BY_KERNEL, (call.kernel, call.bucket, call.tier))
         with self._part():

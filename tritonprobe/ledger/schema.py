@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from tritonprobe.model import TIERS, TRIAL_OUTCOMES
+from tritonprobe.model import PREWARM_OUTCOMES, TIERS, TRIAL_OUTCOMES
 
 PREFIX = "tritonprobe_"
 
@@ -244,11 +244,25 @@ FIRST_STEPS = Metric(
     "What first steps of a size took longer than the same again, beyond cold calls: first uses of other GPU code.",
     ("tokens", "rank"),
 )
+PREWARMS = Metric(
+    "prewarms_total",
+    "counter",
+    "Processes by what came of the settings' census, from when they called ready.",
+    ("outcome",),
+    created=_enum(PREWARM_OUTCOMES),
+)
 PREWARM_COVERAGE = Metric(
     "prewarm_coverage_ratio",
     "gauge",
     "Share of the replayed census's launches whose variants are in memory since; absent without a census.",
     merge="min",
+)
+BEFORE_READY = Metric(
+    "cold_calls_before_ready_total",
+    "counter",
+    "Cold calls before ready: those of a prewarm, and the others.",
+    ("during",),
+    created=_enum(("prewarm", "start")),
 )
 AFTER_READY = Metric(
     "cold_calls_after_ready_total",
@@ -315,7 +329,9 @@ METRICS: tuple[Metric, ...] = (
     READY,
     STARTUP_COLD,
     FIRST_STEPS,
+    PREWARMS,
     PREWARM_COVERAGE,
+    BEFORE_READY,
     AFTER_READY,
     AFTER_READY_BY_KERNEL,
     SERIES_DROPPED,

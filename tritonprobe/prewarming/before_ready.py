@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
+from tritonprobe.model import PrewarmOutcome
 from tritonprobe.prewarming.run import Prewarmed, Skipped
 from tritonprobe.shapes.census import Census, CensusError
 
@@ -28,6 +29,7 @@ class Outcome:
     result: Prewarmed
     because: str
     """Why the process is ready now, for ``/ready``."""
+    outcome: PrewarmOutcome
 
 
 def has_device() -> bool:
@@ -63,7 +65,7 @@ def replay(path: str, timeout: float, prewarm: Callable[[Census], Prewarmed], fa
         reached,
         _reasons(done.skipped),
     )
-    return Outcome(done, because)
+    return Outcome(done, because, "done" if done.stopped is None else "stopped")
 
 
 def _reasons(skipped: list[Skipped]) -> str:
@@ -79,4 +81,4 @@ def _reasons(skipped: list[Skipped]) -> str:
 
 def _failed(because: str) -> Outcome:
     log.warning("tritonprobe: %s; ready without it", because)
-    return Outcome(Prewarmed(), f"not prewarmed: {because}")
+    return Outcome(Prewarmed(), f"not prewarmed: {because}", "failed")
