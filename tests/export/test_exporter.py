@@ -18,6 +18,7 @@ from tests.ledger.scrape import program
 from tritonprobe.export.exporter import LOCK_NAME, check_exportable, exporting, is_counting
 from tritonprobe.ledger import FileLedger, schema, signs
 from tritonprobe.ledger.directory import DirectoryError
+from tritonprobe.ledger.fold import fold
 from tritonprobe.settings import Settings
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
@@ -79,12 +80,33 @@ def test_ready_is_that_of_a_living_process(tmp_path: Path) -> None:
     ledger = FileLedger(tmp_path)
     with exporter(tmp_path) as up:
         status, text = get(f"{up.url}/ready")
-        assert (status, json.loads(text)["ready"]) == (503, False)
+        assert (status, json.loads(text)) == (
+            503,
+            {"ready": False, "because": "tritonprobe.ready() was not called yet"},
+        )
         ledger.set(schema.READY, (), 1_790_000_000.5)
         status, text = get(f"{up.url}/ready")
         assert (status, json.loads(text)["since_unix_seconds"]) == (200, 1_790_000_000.5)
         ledger.close()
         assert get(f"{up.url}/ready")[0] == 503
+
+
+def test_not_ready_for_nobody_lives_there_is_said_so(tmp_path: Path) -> None:
+    with exporter(tmp_path) as up:
+
+        def because() -> str:
+            status, text = get(f"{up.url}/ready")
+            assert status == 503
+            return str(json.loads(text)["because"])
+
+        assert because() == f"no process counts in {tmp_path} yet"
+        running = counting(WAITS, tmp_path)
+        assert because() == "tritonprobe.ready() was not called yet"
+        killed(running)
+        ended = f"no living process: those that counted in {tmp_path} have ended"
+        assert because() == ended
+        assert fold(tmp_path, above=0) == 1  # what is left of it is in the base
+        assert because() == ended
 
 
 def test_the_other_paths(tmp_path: Path) -> None:

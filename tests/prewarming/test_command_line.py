@@ -198,7 +198,7 @@ def test_the_exec_probe_asks_and_says_why(tmp_path: Path) -> None:
     with exporter(tmp_path) as up:
         done = tritonprobe("ready", "--url", f"{up.url}/ready")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: not ready: tritonprobe.ready() was not called yet\n"
+    assert done.stderr == f"Error: not ready: no process counts in {tmp_path} yet\n"
     assert "does not answer" in tritonprobe("ready", "--port", "1").stderr
     assert tritonprobe("ready", "--url", "ftp://x").returncode == 2
 

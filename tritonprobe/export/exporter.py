@@ -17,8 +17,8 @@ from pathlib import Path
 from tritonprobe.export.http import Server, serve
 from tritonprobe.ledger import DirectoryReader, Sample, signs
 from tritonprobe.ledger.directory import DirectoryError, check_readable, is_locked
-from tritonprobe.ledger.layout import BASE_NAME, SUFFIX
-from tritonprobe.ledger.reading import ledger_files
+from tritonprobe.ledger.layout import BASE_NAME, SUFFIX, FormatError
+from tritonprobe.ledger.reading import generation, ledger_files
 from tritonprobe.ledger.schema import READY
 from tritonprobe.prewarming.keeper import collect
 from tritonprobe.settings import Settings
@@ -46,7 +46,13 @@ class Exported:
 
     @property
     def ready_because(self) -> str | None:
-        return None
+        """Who lives there says no more than whether `ready()` was called; that nobody lives there is seen from here."""
+        if is_counting(self._path):
+            return None
+        with suppress(OSError, FormatError):
+            if ledger_files(self._path) or generation(self._path):
+                return f"no living process: those that counted in {self._path} have ended"
+        return f"no process counts in {self._path} yet"
 
     def census(self) -> Census:
         """Those of all processes of the directory, together."""

@@ -247,7 +247,7 @@ FIRST_STEPS = Metric(
 PREWARMS = Metric(
     "prewarms_total",
     "counter",
-    "Processes by what came of the settings' census, from when they called ready.",
+    "Processes that were to replay a census before ready, by what came of it.",
     ("outcome",),
     created=_enum(PREWARM_OUTCOMES),
 )
