@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -81,6 +82,7 @@ def test_an_op_keeps_its_name_and_its_docstring() -> None:
         (False, "unsupported_shape"),
         ("unsupported_dtype", "unsupported_dtype"),
         ("unsupported_layout", "unsupported_layout"),
+        (np.False_, "unsupported_shape"),
         ("no such reason", "supports_error"),
         (None, "supports_error"),
         (Incomparable(), "supports_error"),
@@ -98,6 +100,13 @@ def test_supports_sends_a_call_to_the_fallback_with_its_reason(
     assert log == ["fallback"]
     assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 1}
     assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", reason): 1}
+
+
+@pytest.mark.parametrize("verdict", [True, np.True_])
+def test_what_is_supported_takes_the_triton_path(runtime: Runtime, verdict: Any) -> None:  # noqa: F811
+    double, _ = make(fresh(kernels.add_kernel), supports=lambda x, block=64: verdict)
+    double(X)
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 1}
 
 
 def test_a_supports_that_raises_counts_as_such(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -106,10 +106,11 @@ def _refusal(
     except Exception:
         runtime.fault("supports")
         return "supports_error"
-    if verdict is True:
-        return None
-    if verdict is False:
-        return "unsupported_shape"
+    if verdict is True or verdict is False:
+        return None if verdict else "unsupported_shape"
+    kind = type(verdict)
+    if kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"):  # from a comparison of numpy's numbers
+        return None if verdict else "unsupported_shape"
     # Comparing anything but text may raise, or be work for the GPU.
     text = str.__str__(verdict) if issubclass(type(verdict), str) else None
     return next((reason for reason in FALLBACK_REASONS if reason == text), "supports_error")
