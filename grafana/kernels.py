@@ -203,16 +203,12 @@ def itself() -> list[Panel]:
             decimals=0,
             size=(8, 8),
         ),
-        table(
+        by_instance(
             "Series sent to `other`, by metric",
             "Since the process started: series that the budget turned away. Their events count under `other`.",
-            Target(
-                f"{total(schema.SERIES_DROPPED, ('instance', 'metric'), series(schema.SERIES_DROPPED))} > 0", "series"
-            ),
-            labels={"instance": "instance", "metric": "metric"},
-            unit="short",
-            empty="none",
-            decimals=0,
+            schema.SERIES_DROPPED,
+            "metric",
+            "series",
             size=(8, 8),
         ),
         stat(
@@ -227,47 +223,40 @@ def itself() -> list[Panel]:
             steps=[(0.99, "green")],
             size=(8, 8),
         ),
-        table(
+        by_instance(
             "Censuses, by what came of them",
             "Since the processes started, where `TRITONPROBE_PREWARM` names one: `failed` is in the program's log, "
             "`stopped` is the deadline. None though one is named: nobody called ready.",
-            Target(f"{total(schema.PREWARMS, ('instance', 'outcome'), series(schema.PREWARMS))} > 0", "processes"),
-            labels={"instance": "instance", "outcome": "outcome"},
-            unit="short",
-            empty="none",
-            decimals=0,
+            schema.PREWARMS,
+            "outcome",
+            "processes",
             size=(8, 8),
         ),
-        table(
+        by_instance(
             "Cold calls before ready",
             "Since the processes started: `prewarm` are those that a census brought, `start` are the others.",
-            Target(f"{total(schema.BEFORE_READY, ('instance', 'during'), series(schema.BEFORE_READY))} > 0", "calls"),
-            labels={"instance": "instance", "during": "during"},
-            unit="short",
-            empty="none",
-            decimals=0,
+            schema.BEFORE_READY,
+            "during",
+            "calls",
             size=(8, 7),
         ),
-        table(
+        by_instance(
             "Spans not made, by what",
             "Since the process started: OpenTelemetry spans, and links to requests that waited, beyond the bounds of a "
             "burst. What they stand for is counted all the same.",
-            Target(f"{total(schema.SPANS_DROPPED, ('instance', 'what'), series(schema.SPANS_DROPPED))} > 0", "spans"),
-            labels={"instance": "instance", "what": "what"},
-            unit="short",
-            empty="none",
-            decimals=0,
+            schema.SPANS_DROPPED,
+            "what",
+            "spans",
             size=(8, 7),
         ),
-        table(
+        by_instance(
             "What clients sent that cannot be read",
             "Since the process started: `traceparent` headers that are none. Their requests are in no trace of the "
             "client's, and served as all others; no alert asks for these.",
-            Target(f"{total(schema.CLIENT_ERRORS, ('instance', 'kind'), series(schema.CLIENT_ERRORS))} > 0", "sent"),
-            labels={"instance": "instance", "kind": "what"},
-            unit="short",
-            empty="none",
-            decimals=0,
+            schema.CLIENT_ERRORS,
+            "kind",
+            "sent",
+            column="what",
             size=(8, 7),
         ),
         table(
@@ -283,3 +272,26 @@ def itself() -> list[Panel]:
             overrides=[override("ready since", unit="dateTimeAsIso", custom__width=180)],
         ),
     ]
+
+
+def by_instance(
+    title: str,
+    text: str,
+    metric: schema.Metric,
+    label: str,
+    what: str,
+    *,
+    column: str | None = None,
+    size: tuple[int, int],
+) -> Panel:
+    """What each instance has counted since it started, by a label of the metric; `what` is counted."""
+    return table(
+        title,
+        text,
+        Target(f"{total(metric, ('instance', label), series(metric))} > 0", what),
+        labels={"instance": "instance", label: column or label},
+        unit="short",
+        empty="none",
+        decimals=0,
+        size=size,
+    )

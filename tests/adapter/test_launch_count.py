@@ -146,19 +146,25 @@ def test_each_dimension_has_its_own_bit(add_one: Count) -> None:
     assert cell[0] == 1
 
 
-def test_a_number_that_changes_with_each_launch_is_counted_without_python(
-    instrumented: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A seed, or a length that grows with each step."""
-    kernel = fresh(kernels.add_kernel)
-    misses: list[Any] = []
+@pytest.fixture
+def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The keys of launches that took Python's slow way to be counted."""
+    found: list[Any] = []
     before = Site.miss
 
     def miss(site: Site, shape: Any, key: Any) -> None:
-        misses.append(key)
+        found.append(key)
         before(site, shape, key)
 
     monkeypatch.setattr(Site, "miss", miss)
+    return found
+
+
+def test_a_number_that_changes_with_each_launch_is_counted_without_python(
+    instrumented: Runtime, misses: list[Any]
+) -> None:
+    """A seed, or a length that grows with each step."""
+    kernel = fresh(kernels.add_kernel)
     for n in range(1000, 1100):
         kernel[(1,)](X, X, X, n, BLOCK=128)
     assert misses == [1000, 1025], "the first of each bucket"
@@ -187,18 +193,10 @@ def test_a_value_of_a_subclass_is_found_as_the_number_or_text_that_it_is(
 
 
 def test_a_kernel_with_an_enumeration_among_its_arguments_has_no_slow_launches(
-    instrumented: Runtime, monkeypatch: pytest.MonkeyPatch
+    instrumented: Runtime, misses: list[Any]
 ) -> None:
     """As vLLM's attention has: a key that is never remembered would send every launch through `Site.miss`."""
     kernel = fresh(kernels.add_kernel)
-    misses: list[Any] = []
-    before = Site.miss
-
-    def miss(site: Site, shape: Any, key: Any) -> None:
-        misses.append(key)
-        before(site, shape, key)
-
-    monkeypatch.setattr(Site, "miss", miss)
     for _ in range(10):
         kernel[(1,)](X, X, X, Five(5), BLOCK=128)
     assert misses == [5], "the first launch"

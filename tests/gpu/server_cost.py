@@ -10,8 +10,6 @@ the loss may be more than 1%.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import threading
 import time
@@ -29,13 +27,12 @@ from examples.llm_server.config import EngineConfig, ModelConfig
 from examples.llm_server.engine import Engine
 from examples.llm_server.generation import Failed, Sampling, Token
 from examples.llm_server.model import Decoder
-from tritonprobe.proving.document import described, document
-from tritonprobe.proving.intervals import base_first, interval, ratios
+from tests.gpu.tokens_lost import leave, stay_on_one_core
+from tritonprobe.proving.intervals import base_first
 from tritonprobe.runtime import current
 
 REQUESTS, PROMPT, TOKENS = 16, 256, 32
 SETTLING = 2  # steps in which some requests may still be in their prompts
-LIMIT = 0.01
 MODEL = ModelConfig(
     layers=8, hidden=1024, heads=16, kv_heads=8, intermediate=2816, vocab=32000, max_len=2048, dtype="bfloat16"
 )
@@ -66,13 +63,6 @@ def tokens_per_second(engine: Engine, tokens: int = TOKENS) -> float:
     return REQUESTS / (median(steps) / 1e9)
 
 
-def _stay_on_one_core(name: str) -> None:
-    """Keeps a thread where it is: on another core its pace may be another by a half, for as long as a round takes."""
-    thread = next(thread for thread in threading.enumerate() if name in thread.name)
-    assert thread.native_id is not None
-    os.sched_setaffinity(thread.native_id, {max(os.sched_getaffinity(0))})
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=150)
@@ -83,7 +73,9 @@ def main() -> int:
         parser.error("GPU windows are off: set TRITONPROBE_GPU_WINDOWS=1")
     model = Decoder(MODEL, REQUESTS, torch.device("cuda"))
     with Engine(model, EngineConfig(max_len=MODEL.max_len, vocab=MODEL.vocab, slots=REQUESTS)) as engine:
-        _stay_on_one_core("engine")
+        served = next(thread for thread in threading.enumerate() if "engine" in thread.name)
+        assert served.native_id is not None
+        stay_on_one_core(served.native_id)
         for _ in range(3):
             tokens_per_second(engine)
         tritonprobe.instrument()
@@ -111,29 +103,12 @@ def main() -> int:
             window.join()
         tritonprobe.uninstrument()
     torch.cuda.synchronize()
-    kept = interval(ratios(rounds["without"], rounds["with"]), 0)
-    loss = 1 - kept.low + watch.times.budget.share
-    body = {
-        "pairs": options.pairs,
-        "tokens_per_second": {name: median(each) for name, each in rounds.items()},
-        "kept_ratio": asdict(kept),
-        "windows_share_by_their_own_account": watch.times.budget.share,
-        "loss_at_most": loss,
-        "limit": LIMIT,
+    command = f"TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost --pairs {options.pairs}"
+    more = {
         "period_s": watch.times.budget.period,
         "seen_in_windows": [[asdict(sample) for sample in each] for each in (first, *seen)],
-        "rounds": rounds,
     }
-    command = f"TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost --pairs {options.pairs}"
-    made = document("server_cost", command, described(), body)
-    text = json.dumps(made, indent=1)
-    if options.output is not None:
-        options.output.write_text(text)
-    sys.stdout.write(
-        f"{body['tokens_per_second']} tokens a second; kept {kept.median:.4f} [{kept.low:.4f}, {kept.high:.4f}], "
-        f"windows {watch.times.budget.share:.1%}, one each {watch.times.budget.period:.1f} s: lost at most {loss:.2%}\n"
-    )
-    return 0 if loss <= LIMIT else 1
+    return leave("server_cost", command, rounds, watch.times.budget.share, more, options.output)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 import argparse
 import contextlib
 import fcntl
-import json
 import random
 import sys
 import threading
@@ -28,14 +27,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.gpu.tokens_lost import leave, stay_on_one_core
 from tests.gpu.vllm_engine import KV_BYTES
-from tritonprobe.proving.document import described, document
-from tritonprobe.proving.intervals import base_first, interval, ratios
+from tritonprobe.proving.intervals import base_first
 from tritonprobe.runtime import current
 
 REQUESTS, PROMPT = 32, 64
 STEPS, SETTLING = 30, 6  # of a round, and those before it, in which a switch's first launches are
-LIMIT = 0.01
 CORES = os.sched_getaffinity(0)
 
 
@@ -125,7 +123,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         if given.turn is not None:
             fcntl.flock(stack.enter_context(given.turn.open("w")), fcntl.LOCK_EX)
-        os.sched_setaffinity(threading.get_native_id(), {max(os.sched_getaffinity(0))})
+        stay_on_one_core(threading.get_native_id())
         ask(engine, (2 * given.pairs + 20) * (STEPS + SETTLING))
         for on in (True, False, True, False):
             switch(on)
@@ -137,31 +135,13 @@ def main() -> int:
                 found[on].append(tokens_per_second(engine))
         switch(True)
         windows = in_windows(engine)
-    kept = interval(ratios(found[False], found[True]), 0)
-    loss = 1 - kept.low + windows["share"]
-    body = {
-        "mode": given.mode,
-        "pairs": given.pairs,
-        "requests": REQUESTS,
-        "steps_a_round": STEPS,
-        "tokens_per_second": {"off": median(found[False]), "on": median(found[True])},
-        "kept_ratio": asdict(kept),
-        "gpu_windows": windows,
-        "loss_at_most": loss,
-        "limit": LIMIT,
-        "good": loss <= LIMIT,
-        "rounds": {"off": found[False], "on": found[True]},
-    }
     windows_set = os.environ.get("TRITONPROBE_GPU_WINDOWS", "off")
     command = (
         f"TRITONPROBE_GPU_WINDOWS={windows_set} tritonprobe run -- python -m tests.gpu.vllm_cost --mode {given.mode}"
     )
-    given.out.write_text(json.dumps(document("vllm_cost", command, described(), body), indent=1) + "\n")
-    sys.stdout.write(
-        f"{given.mode}: {body['tokens_per_second']} tokens a second; kept {kept.median:.4f} [{kept.low:.4f}, "
-        f"{kept.high:.4f}], windows {windows['share']:.2%} {windows['info']}: lost at most {loss:.2%}\n"
-    )
-    return 0 if loss <= LIMIT else 1
+    more = {"mode": given.mode, "requests": REQUESTS, "steps_a_round": STEPS, "gpu_windows": windows}
+    rounds = {"off": found[False], "on": found[True]}
+    return leave("vllm_cost", command, rounds, windows["share"], more, given.out)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,18 @@ class Server:
             **self.extra,
         }
 
+    def __enter__(self) -> Server:
+        """As `start`; what did not come up is ended, too."""
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
     def start(self) -> None:
         """Starts it, and waits until it is healthy. Raises RuntimeError with the end of its log."""
         self.ledger.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -24,15 +24,12 @@ INCIDENTS = "cold_calls_after_ready_total"
 
 
 def served(server: Server, path: Path) -> dict[str, Any]:
-    server.start()
-    try:
+    with server:
         before = server.read()
         first = ladder(server)
         between = server.read()
         replayed = trace(server, path)
         after = server.read()
-    finally:
-        server.stop()
     return {
         "up_seconds": server.up_seconds,
         "cold_seconds_before_ready": total(before, "cold_seconds_total"),

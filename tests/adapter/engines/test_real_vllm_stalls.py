@@ -43,11 +43,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     engine = (sys.executable, "-m", "vllm.entrypoints.cli.main")
     made = Hollow(folder, folder, "eager", 18_231, True, engine, "stalls")
     write_model(folder / "model")
-    try:
-        made.start()
+    with made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture(scope="module")

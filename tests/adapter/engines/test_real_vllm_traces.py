@@ -69,11 +69,8 @@ def server(
         "OTEL_BSP_SCHEDULE_DELAY": "200",
     }
     write_model(folder / "model")
-    try:
-        made.start()
+    with made:
         yield made
-    finally:
-        made.stop()
 
 
 def test_the_requests_span_is_the_callers_child_and_holds_the_compile_it_stood_behind(

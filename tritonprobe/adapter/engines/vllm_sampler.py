@@ -1,6 +1,6 @@
 """First uses of torch's own kernels in vLLM's sampler, which no compiler tells of. Touches `apply_top_k_top_p_pytorch`.
 
-CUDA loads a kernel of torch at its first launch: some 35 to 85 ms for those of the first request with top-p or top-k
+CUDA loads a kernel of torch at its first launch: some 40 to 85 ms for those of the first request with top-p or top-k
 (docs/measurements/vllm_eager.json, vllm_graph.json). Each path through the function is timed once. Where a census is
 replayed the paths are taken before vLLM is ready, with made-up logits.
 """

@@ -1,0 +1,54 @@
+"""What being watched costs in tokens a second, from rounds that took turns: what `server_cost` and `vllm_cost` say."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tritonprobe.proving.document import described, document
+from tritonprobe.proving.intervals import interval, ratios
+
+LIMIT = 0.01
+
+
+def stay_on_one_core(thread: int) -> None:
+    """Keeps a thread, by its native id, where it is: on another core its pace may be another by a half, for a round."""
+    os.sched_setaffinity(thread, {max(os.sched_getaffinity(0))})
+
+
+def leave(
+    bench: str,
+    command: str,
+    rounds: Mapping[str, Sequence[float]],
+    windows_share: float,
+    more: Mapping[str, Any],
+    output: Path | None,
+) -> int:
+    """Writes the document and says its figures. `rounds` has those without tritonprobe first. The exit code."""
+    without, watched = rounds.values()
+    kept = interval(ratios(without, watched), 0)
+    loss = 1 - kept.low + windows_share
+    body = {
+        "pairs": len(without),
+        "tokens_per_second": {name: median(each) for name, each in rounds.items()},
+        "kept_ratio": asdict(kept),
+        "windows_share_by_their_own_account": windows_share,
+        "loss_at_most": loss,
+        "limit": LIMIT,
+        "good": loss <= LIMIT,
+        **more,
+        "rounds": rounds,
+    }
+    if output is not None:
+        output.write_text(json.dumps(document(bench, command, described(), body), indent=1) + "\n")
+    sys.stdout.write(
+        f"{body['tokens_per_second']} tokens a second; kept {kept.median:.4f} [{kept.low:.4f}, {kept.high:.4f}], "
+        f"windows {windows_share:.2%}: lost at most {loss:.2%}\n"
+    )
+    return 0 if loss <= LIMIT else 1
