@@ -144,20 +144,21 @@ class Site:
     def miss(self, shape: Shape, key: Any) -> None:
         """Counts a call whose values are not in `shape.hot`. Called from the binder; never raises."""
         try:
-            name = self.bucket_of(shape, key)
+            plain = plain_key(key)
+            name = self._bucket_of(shape, key, plain)
             mode = self.mode
             cell = self._registry.ledger.cell(_METRIC[mode], (self.name, name))
             cell[0] += 1
-            if mode == "launch" and not self._sessions:
-                plain = plain_key(key)
-                if plain is not NotImplemented:
-                    shape.remember(plain, cell)
+            if mode == "launch" and not self._sessions and plain is not NotImplemented:
+                shape.remember(plain, cell)
         except Exception:
             self._registry.fault("binder")
 
     def bucket_of(self, shape: Shape, key: Any) -> str:
         """The bucket of a launch whose dimensions, those of `shape`, have these values."""
-        plain = plain_key(key)
+        return self._bucket_of(shape, key, plain_key(key))
+
+    def _bucket_of(self, shape: Shape, key: Any, plain: Any) -> str:
         if plain is NotImplemented:
             return self._memo.admit(shape.rules.name(shape.values(key)))
         edges = shape.edges(plain)
