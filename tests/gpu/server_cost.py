@@ -1,112 +1,180 @@
-"""What everything on, GPU windows too, costs the example server: tokens a second, with and without, in turn.
+"""What tritonprobe costs the example server: tokens a second unprobed, switched off, and with everything on, in turns.
 
-    TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost [--pairs 150] [-o FILE]
+    TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost [--rounds 300] [-o FILE]
 
-One engine in one process, without HTTP. Tokens a second are those of the median step, in many short rounds, since a
-machine's pace drifts by more than what is looked for; what windows take is added, as the budget bounds it. Exit code 1:
-the loss may be more than 1%.
+One engine in one process, without HTTP, on 16 requests that all get a token each step. `unprobed` are the kernels'
+plain functions, launched by Triton's own launcher, and no request or step is told of; `off` is what `uninstrument`
+leaves, where ops still choose their fallbacks and are counted; `on` is everything. Tokens a second are those of the
+median step of rounds that take turns every tenth of a second, in the middle of the same requests, on one core, since a
+machine's pace drifts by more than what is looked for. What GPU windows take is added, as their budget bounds it. Exit
+code 1: the loss may be more than 1%.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import random
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 import tritonprobe
+from examples.llm_server import engine as engine_module
+from examples.llm_server import model as model_module
 from examples.llm_server.config import EngineConfig, ModelConfig
 from examples.llm_server.engine import Engine
-from examples.llm_server.generation import Failed, Sampling, Token
+from examples.llm_server.generation import Failed, Generation, Sampling, Token
 from examples.llm_server.model import Decoder
 from tests.gpu.tokens_lost import leave, stay_on_one_core
-from tritonprobe.proving.intervals import base_first
 from tritonprobe.runtime import current
 
-REQUESTS, PROMPT, TOKENS = 16, 256, 32
-SETTLING = 2  # steps in which some requests may still be in their prompts
+REQUESTS, PROMPT = 16, 256
+STEPS, SETTLING = 10, 4  # of a round, and those before it, in which a switch's first launches are
 MODEL = ModelConfig(
     layers=8, hidden=1024, heads=16, kv_heads=8, intermediate=2816, vocab=32000, max_len=2048, dtype="bfloat16"
 )
+STATES = ("unprobed", "off", "on")
+SPARE = 6 * (STEPS + SETTLING)  # tokens a request still has when the next ones are sent for
 
 
-def tokens_per_second(engine: Engine, tokens: int = TOKENS) -> float:
-    """Of `REQUESTS` requests at once, by the median time of a step in which all of them get one token."""
-    ended = threading.Semaphore(0)
-    times: list[int] = []  # of the first request's tokens
-    failed: list[Failed] = []
+class Traffic:
+    """`REQUESTS` requests that are always there, and the times at which the first one's tokens come."""
 
-    def emit(number: int, what: Token | Failed) -> None:
-        if isinstance(what, Failed):
-            failed.append(what)
-        elif number == 0:
-            times.append(time.perf_counter_ns())
-        if isinstance(what, Failed) or what.finish_reason:
-            ended.release()
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._changed = threading.Condition()
+        self._times: list[int] = []
+        self._ended = 0
+        self._failed: Failed | None = None
+        self._sent: list[tuple[Generation, Any]] = []
+        self.told = True
+        self.send()
 
-    for number in range(REQUESTS):
-        prompt = [(7 * number + place) % 30000 + 3 for place in range(PROMPT)]
-        engine.submit(str(number), prompt, Sampling(max_tokens=tokens, ignore_eos=True), partial(emit, number))
-    for _ in range(REQUESTS):
-        ended.acquire()
-    assert not failed, failed[0]
-    assert len(times) == tokens
-    steps = [later - earlier for earlier, later in pairwise(times[SETTLING:])]
-    return REQUESTS / (median(steps) / 1e9)
+    def send(self) -> None:
+        """Lets the requests that are there end, and sends new ones."""
+        tokens = MODEL.max_len - PROMPT
+        self._wait(lambda: self._ended == len(self._sent))
+        self._times, self._ended, self._sent = [], 0, []
+        for number in range(REQUESTS):
+            prompt = [(7 * number + place) % 30000 + 3 for place in range(PROMPT)]
+            sampling = Sampling(max_tokens=tokens, ignore_eos=True)
+            sent = self._engine.submit(str(number), prompt, sampling, partial(self._emit, number))
+            self._sent.append((sent, sent.request))
+        self.tell(self.told)
+
+    def tell(self, told: bool) -> None:
+        """Whether tritonprobe is told of the requests' tokens."""
+        self.told = told
+        for generation, request in self._sent:
+            generation.request = request if told else _UNTOLD  # type: ignore[assignment]
+
+    def tokens_per_second(self) -> float:
+        """Over the next steps, by the median one."""
+        if len(self._times) > MODEL.max_len - PROMPT - SPARE:
+            self.send()
+        first = max(len(self._times), 1) + SETTLING  # the first one's prompt may still be on its way
+        self._wait(lambda: len(self._times) > first + STEPS)
+        steps = [later - earlier for earlier, later in pairwise(self._times[first : first + STEPS + 1])]
+        return REQUESTS / median(steps) * 1e9
+
+    def finish(self) -> None:
+        for generation, request in self._sent:
+            self._engine.cancel(generation)
+            generation.request = request
+
+    def _wait(self, there: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: there() or self._failed is not None, 120), "the engine stands still"
+        assert self._failed is None, self._failed
+
+    def _emit(self, number: int, what: Token | Failed) -> None:
+        now = time.perf_counter_ns()
+        if number == 0 and isinstance(what, Token):
+            self._times.append(now)
+        ended = isinstance(what, Failed) or what.finish_reason is not None
+        if ended or (number == 0 and len(self._times) % STEPS == 0):
+            with self._changed:
+                self._ended += ended
+                if isinstance(what, Failed):
+                    self._failed = what
+                self._changed.notify()
+
+
+_UNTOLD = SimpleNamespace(token=lambda: None, finish=lambda error=None: None)
+_PLAIN = SimpleNamespace(step=lambda batch: contextlib.nullcontext(), request=tritonprobe.request)
+
+
+class States:
+    """Puts the program into one of `STATES`, while it runs."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._ops = {name: made for name, made in vars(model_module).items() if hasattr(made, "__wrapped__")}
+        assert "rmsnorm" in self._ops, "the model's ops are not where they were"
+        self._on = False
+
+    def enter(self, state: str) -> None:
+        if self._on != (state == "on"):
+            self._on = state == "on"
+            if self._on:
+                tritonprobe.instrument()
+                watch: Any = current().adapter.gpu
+                watch.times.stop()  # windows are measured apart: a median step has none
+            else:
+                tritonprobe.uninstrument()
+        plain = state == "unprobed"
+        vars(engine_module)["tritonprobe"] = _PLAIN if plain else tritonprobe
+        self._traffic.tell(not plain)
+        for name, made in self._ops.items():
+            setattr(model_module, name, made.__wrapped__ if plain else made)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     watch: Any = current().adapter.gpu
     if watch is None:
         parser.error("GPU windows are off: set TRITONPROBE_GPU_WINDOWS=1")
     model = Decoder(MODEL, REQUESTS, torch.device("cuda"))
+    draw = random.Random(0)
+    rounds: dict[str, list[float]] = {state: [] for state in STATES}
     with Engine(model, EngineConfig(max_len=MODEL.max_len, vocab=MODEL.vocab, slots=REQUESTS)) as engine:
         served = next(thread for thread in threading.enumerate() if "engine" in thread.name)
         assert served.native_id is not None
         stay_on_one_core(served.native_id)
-        for _ in range(3):
-            tokens_per_second(engine)
-        tritonprobe.instrument()
-        watch.times.stop()
-        tokens_per_second(engine)
-        first = watch.times.window(0.02)
+        traffic = Traffic(engine)
+        states = States(traffic)
+        for state in STATES * 2:
+            states.enter(state)
+            traffic.tokens_per_second()
+        for _ in range(options.rounds):
+            for state in draw.sample(STATES, len(STATES)):
+                states.enter(state)
+                rounds[state].append(traffic.tokens_per_second())
+        states.enter("on")
+        traffic.tokens_per_second()
+        seen = [watch.times.window(watch.times.budget.seconds) for _ in range(6)]  # the requests go on meanwhile
         assert watch.times.info[0] == "cupti", watch.times.info
-        tritonprobe.uninstrument()
-        rounds: dict[str, list[float]] = {"without": [], "with": []}
-        seen: list[Any] = []
-        for base in base_first(options.pairs, 0):
-            for without in (base, not base):
-                if not without:
-                    tritonprobe.instrument()
-                    watch.times.stop()  # windows are measured apart: a median step has none
-                tokens_per_second(engine, 8)  # the first launches after a switch are no hot ones
-                rounds["without" if without else "with"].append(tokens_per_second(engine))
-                tritonprobe.uninstrument()
-        tritonprobe.instrument()
-        watch.times.stop()
-        for _ in range(5):
-            window = threading.Thread(target=lambda: seen.append(watch.times.window(watch.times.budget.seconds)))
-            window.start()
-            tokens_per_second(engine)
-            window.join()
-        tritonprobe.uninstrument()
+        traffic.finish()
+    tritonprobe.uninstrument()
     torch.cuda.synchronize()
-    command = f"TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost --pairs {options.pairs}"
+    command = f"TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost --rounds {options.rounds}"
     more = {
         "period_s": watch.times.budget.period,
-        "seen_in_windows": [[asdict(sample) for sample in each] for each in (first, *seen)],
+        "seen_in_windows": [[asdict(sample) for sample in each] for each in seen],
     }
     return leave("server_cost", command, rounds, watch.times.budget.share, more, options.output)
 

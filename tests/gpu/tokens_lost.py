@@ -30,14 +30,17 @@ def leave(
     more: Mapping[str, Any],
     output: Path | None,
 ) -> int:
-    """Writes the document and says its figures. `rounds` has those without tritonprobe first. The exit code."""
-    without, watched = rounds.values()
-    kept = interval(ratios(without, watched), 0)
-    loss = 1 - kept.low + windows_share
+    """Writes the document and says its figures. The exit code.
+
+    `rounds` has those without tritonprobe first, and those with everything, which are judged, last.
+    """
+    base, *others = rounds
+    kept = {name: interval(ratios(rounds[base], rounds[name]), 0) for name in others}
+    loss = 1 - kept[others[-1]].low + windows_share
     body = {
-        "pairs": len(without),
+        "rounds_of_each": len(rounds[base]),
         "tokens_per_second": {name: median(each) for name, each in rounds.items()},
-        "kept_ratio": asdict(kept),
+        "kept_ratio": {name: asdict(ratio) for name, ratio in kept.items()},
         "windows_share_by_their_own_account": windows_share,
         "loss_at_most": loss,
         "limit": LIMIT,
@@ -47,8 +50,9 @@ def leave(
     }
     if output is not None:
         output.write_text(json.dumps(document(bench, command, described(), body), indent=1) + "\n")
+    ratio = ", ".join(f"{name} {each.median:.4f} [{each.low:.4f}, {each.high:.4f}]" for name, each in kept.items())
     sys.stdout.write(
-        f"{body['tokens_per_second']} tokens a second; kept {kept.median:.4f} [{kept.low:.4f}, {kept.high:.4f}], "
-        f"windows {windows_share:.2%}: lost at most {loss:.2%}\n"
+        f"{body['tokens_per_second']} tokens a second; kept {ratio}, windows {windows_share:.2%}: "
+        f"lost at most {loss:.2%}\n"
     )
     return 0 if loss <= LIMIT else 1

@@ -3,8 +3,9 @@
 python -m tritonprobe run -- python -m tests.gpu.vllm_cost --site SITE --mode eager|graph --out FILE [--turn FILE]
 
 The engine runs in this process, without HTTP, on 32 requests that all get a token each step. Tokens a second are those
-of the median step of short rounds that take turns, on one core, since a machine's pace drifts by more than what is
-looked for. What GPU windows take is added, as their budget bounds it. Exit code 1: the loss may be more than 1%.
+of the median step of rounds that take turns after some steps, on one core, since a machine's pace drifts by more than
+what is looked for. What GPU windows take is added, as their budget bounds it. Exit code 1: the loss may be more than
+1%.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from tritonprobe.proving.intervals import base_first
 from tritonprobe.runtime import current
 
 REQUESTS, PROMPT = 32, 64
-STEPS, SETTLING = 30, 6  # of a round, and those before it, in which a switch's first launches are
+STEPS, SETTLING = 10, 4  # of a round, and those before it, in which a switch's first launches are
+BLOCK = 50  # pairs of rounds with the same requests
 CORES = os.sched_getaffinity(0)
 
 
@@ -54,10 +56,14 @@ def engine_of(site: Path, mode: str) -> Any:
     return llm.llm_engine
 
 
-def ask(engine: Any, tokens: int) -> None:
+def ask(engine: Any, rounds: int) -> None:
+    """Sends requests that last for so many rounds, after those that are there."""
     from vllm import SamplingParams
 
     draw = random.Random(0)
+    while engine.has_unfinished_requests():
+        engine.step()
+    tokens = rounds * (STEPS + SETTLING) + SETTLING
     sampling = SamplingParams(max_tokens=tokens, temperature=0.0, detokenize=False, ignore_eos=True)
     for number in range(REQUESTS):
         prompt = {"prompt_token_ids": [draw.randrange(5, 31000) for _ in range(PROMPT)]}
@@ -116,7 +122,7 @@ def main() -> int:
     parser.add_argument("--site", type=Path, required=True)
     parser.add_argument("--mode", choices=("eager", "graph"), required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--turn", type=Path, help="a file that is locked while it measures")
     given = parser.parse_args()
     engine = engine_of(given.site, given.mode)
@@ -124,16 +130,18 @@ def main() -> int:
         if given.turn is not None:
             fcntl.flock(stack.enter_context(given.turn.open("w")), fcntl.LOCK_EX)
         stay_on_one_core(threading.get_native_id())
-        ask(engine, (2 * given.pairs + 20) * (STEPS + SETTLING))
-        for on in (True, False, True, False):
-            switch(on)
-            tokens_per_second(engine)
         found: dict[bool, list[float]] = {True: [], False: []}
-        for off_first in base_first(given.pairs, 0):
+        for pair, off_first in enumerate(base_first(given.pairs, 0)):
+            if pair % BLOCK == 0:
+                ask(engine, 2 * BLOCK + 2)
+                for on in (True, False):
+                    switch(on)
+                    tokens_per_second(engine)
             for on in (not off_first, off_first):
                 switch(on)
                 found[on].append(tokens_per_second(engine))
         switch(True)
+        ask(engine, 100)
         windows = in_windows(engine)
     windows_set = os.environ.get("TRITONPROBE_GPU_WINDOWS", "off")
     command = (
