@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +20,7 @@ import triton.language as tl
 import tritonprobe
 from tests.adapter.conftest import fresh
 from tests.gpu_records.fake_gpu import FakeCupti, FakeLauncher
+from tritonprobe.adapter.trial_stacks import Strangers
 from tritonprobe.gpu.analysis import Found, analyse
 from tritonprobe.gpu.cupti import text_at
 from tritonprobe.gpu.graphs import Graphs
@@ -188,6 +191,31 @@ def test_a_launch_that_hangs_keeps_the_window_shut(server: Server) -> None:
     assert Window(server.cupti, server.windows).run(0.005) == "unsettled"  # type: ignore[arg-type]
     thread.join()
     assert server.cupti.switches == []
+
+
+def test_a_window_keeps_nothing_alive_that_other_threads_had_in_their_variables(server: Server) -> None:
+    """Such as a CUDA graph, by a frame that was looked at; the collector is off, as it is in some servers."""
+
+    class Graph:
+        def replay(self) -> None:
+            time.sleep(0)
+
+    def replayed() -> weakref.ref[Graph]:
+        graph = Graph()
+        server.look(graph.replay, seconds=0.002)
+        return weakref.ref(graph)
+
+    def met() -> weakref.ref[Graph]:
+        graph = Graph()
+        Strangers().meet()
+        return weakref.ref(graph)
+
+    gc.disable()
+    try:
+        assert [replayed()() for _ in range(5)] == [None] * 5
+        assert [met()() for _ in range(5)] == [None] * 5
+    finally:
+        gc.enable()
 
 
 def test_cutting_a_window_switches_records_off_at_once(server: Server) -> None:

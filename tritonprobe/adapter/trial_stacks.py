@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from types import FrameType
+import threading
+from types import CodeType, FrameType
 from typing import Any
+
+from tritonprobe.adapter import stacks
 
 
 class Strangers:
@@ -31,14 +34,14 @@ def _in_trials() -> frozenset[int]:
     from triton.runtime.autotuner import Autotuner
 
     code = inspect.unwrap(Autotuner._bench).__code__
-    found = set()
-    for thread, top in sys._current_frames().items():
-        frame: FrameType | None = top
-        while frame is not None and frame.f_code is not code:
-            frame = frame.f_back
-        if frame is not None:
-            found.add(thread)
-    return frozenset(found)
+    tops: dict[int, FrameType | None] = {**stacks.others(), threading.get_ident(): sys._getframe().f_back}
+    return frozenset(thread for thread, top in tops.items() if _is_inside(top, code))
+
+
+def _is_inside(frame: FrameType | None, code: CodeType) -> bool:
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 @functools.cache

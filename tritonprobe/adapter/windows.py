@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -19,6 +18,7 @@ from operator import itemgetter
 from types import FrameType
 from typing import Any
 
+from tritonprobe.adapter import stacks
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET
 from tritonprobe.adapter.sites import Shape, Site
 from tritonprobe.requests.threads import this_thread
@@ -124,10 +124,9 @@ class LaunchWindows:
     def settle(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         # The frames themselves: one that begins from now on reads our launcher.
-        pending = {thread: _unseen(frame) for thread, frame in sys._current_frames().items()}
-        pending.pop(threading.get_ident(), None)
+        pending = {thread: _unseen(frame) for thread, frame in stacks.others().items()}
         while True:
-            now = sys._current_frames()
+            now = stacks.others()
             pending = {t: f for t, f in pending.items() if f is not None and _unseen(now.get(t)) is f}
             if not pending:
                 return True
