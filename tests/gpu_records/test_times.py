@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -297,6 +298,9 @@ class Graph:
     def capture_end(self) -> None:
         """The graph is there."""
 
+    def reset(self) -> None:
+        """The graph is gone, its object is not."""
+
 
 def test_a_capture_tells_what_was_launched_in_it(program: Program) -> None:
     told: list[Any] = []
@@ -326,6 +330,24 @@ def test_a_capture_tells_what_was_launched_in_it(program: Program) -> None:
     assert not alive()
     assert captures.remove() == []
     assert vars(Graph) == plain
+
+
+@pytest.mark.parametrize("emptied", [Graph.reset, Graph.capture_begin], ids=["reset", "captured again"])
+def test_a_graph_that_is_emptied_is_not_alive(program: Program, emptied: Callable[[Graph], None]) -> None:
+    lives: list[Callable[[], bool]] = []
+    nothing = lambda what: None  # noqa: E731
+    captures = Captures(
+        program.runtime.adapter.windows, nothing, nothing, lambda _, alive: lives.append(alive), program.runtime.fault
+    )
+    captures._patch(SimpleNamespace(CUDAGraph=Graph, is_current_stream_capturing=lambda: True))  # type: ignore[arg-type]
+    graph, other = Graph(), Graph()
+    for each in (graph, other):
+        each.capture_begin()
+        each.capture_end()
+    assert [alive() for alive in lives] == [True, True]
+    getattr(graph, emptied.__name__)()
+    assert [alive() for alive in lives] == [False, True]
+    captures.remove()
 
 
 def test_profilers_are_told_of_once_from_their_first_start_to_their_end() -> None:

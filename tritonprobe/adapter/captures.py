@@ -1,7 +1,7 @@
 """Captures of CUDA graphs: what is launched while one is under way, and that nothing of ours is on meanwhile.
 
-Touches `torch.cuda.CUDAGraph.capture_begin` and `capture_end`, once torch.cuda.graphs is imported, and opens a launch
-window for as long as a capture lasts. Nothing is left on a replay.
+Touches `torch.cuda.CUDAGraph.capture_begin`, `capture_end` and `reset`, once torch.cuda.graphs is imported, and opens a
+launch window for as long as a capture lasts. Nothing is left on a replay, and no graph is held.
 """
 
 from __future__ import annotations
@@ -24,9 +24,21 @@ log = logging.getLogger("tritonprobe")
 
 GRAPHS = "torch.cuda.graphs"
 MAX_LAUNCHES = 200_000  # kept of one capture
+MAX_LIVES = 4096  # graphs of which we would notice that they are captured into again
 
 Launch = tuple[tuple[str, int], Label]
 """The function's name and its grid as one number; kernel and bucket."""
+
+
+class _Life:
+    """Whether what was captured into a graph's object is there still: the object is, and was not emptied since."""
+
+    def __init__(self, graph: Any) -> None:
+        self.graph: Callable[[], Any] = weakref.ref(graph)
+        self.is_over = False
+
+    def __call__(self) -> bool:
+        return not self.is_over and self.graph() is not None
 
 
 class Captures:
@@ -48,6 +60,7 @@ class Captures:
         self._patches = Patches()
         self._late: LateImport | None = None
         self._under_way: dict[int, list[Seen]] = {}  # by the graph's id
+        self._lives: dict[int, _Life] = {}  # by the graph's id
         self._mixed = False  # two captures at once: nobody knows which launch was in which
         self._is_capturing: Callable[[], bool] = lambda: False
         self._lock = threading.RLock()
@@ -86,6 +99,7 @@ class Captures:
             self._is_capturing = module.is_current_stream_capturing
             self._patches.replace(module.CUDAGraph, "capture_begin", self._capture_begin)
             self._patches.replace(module.CUDAGraph, "capture_end", self._capture_end)
+            self._patches.replace(module.CUDAGraph, "reset", self._reset)
         except AttributeError as error:
             self._patches.undo()
             log.warning("tritonprobe: this torch's CUDA graphs are not watched: %r", error)
@@ -95,10 +109,12 @@ class Captures:
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
             self._begin(graph)
             try:
-                return original(graph, *args, **kwargs)
+                result = original(graph, *args, **kwargs)
             except BaseException:
                 self._end(graph, finished=False)
                 raise
+            self._emptied(graph)
+            return result
 
         return capture_begin
 
@@ -114,6 +130,15 @@ class Captures:
                 self._end(graph, finished)
 
         return capture_end
+
+    def _reset(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def reset(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(graph, *args, **kwargs)
+            self._emptied(graph)
+            return result
+
+        return reset
 
     def _begin(self, graph: Any) -> None:
         try:
@@ -140,9 +165,27 @@ class Captures:
                     self._windows.close(self._see)
                 mixed = self._mixed
             if finished and not mixed and len(seen) < MAX_LAUNCHES:
-                self._captured(_launches(seen), _alive(graph))
+                self._captured(_launches(seen), self._life_of(graph))
         except Exception:
             self._fault("captures")
+
+    def _life_of(self, graph: Any) -> Callable[[], bool]:
+        try:
+            life = _Life(graph)
+        except TypeError:  # no weak references to such an object
+            return lambda: True
+        with self._lock:
+            if len(self._lives) >= MAX_LIVES:
+                self._lives = {i: each for i, each in self._lives.items() if each()}
+            if len(self._lives) < MAX_LIVES:
+                self._lives[id(graph)] = life
+        return life
+
+    def _emptied(self, graph: Any) -> None:
+        """What was captured into this object, if anything, is gone."""
+        life = self._lives.get(id(graph))
+        if life is not None and life.graph() is graph:
+            life.is_over = True
 
     def _see(self, seen: Seen) -> None:
         """A launch came back, on its own thread, whose current stream is the one it went to."""
@@ -161,11 +204,3 @@ def _launches(seen: list[Seen]) -> list[Launch]:
             grid = (x * each.binary.ctas) << 32 | y << 16 | z  # as gpu.records.grid_code has it; that needs numpy
             found.append(((each.binary.name, grid), each.binary.label(each.key)))
     return found
-
-
-def _alive(graph: Any) -> Callable[[], bool]:
-    try:
-        reference = weakref.ref(graph)
-    except TypeError:
-        return lambda: True
-    return lambda: reference() is not None
