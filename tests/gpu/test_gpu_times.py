@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -224,19 +226,29 @@ def test_kernels_of_a_replayed_graph_have_their_buckets(runtime: Runtime) -> Non
     assert counts["n<=512"] == 2 * counts["n<=16384"] > 10
 
 
-def test_a_graph_captured_again_and_one_older_than_the_probe(runtime: Runtime) -> None:
+def test_a_graph_older_than_the_probe_is_nobodys(runtime: Runtime) -> None:
     x = torch.zeros(1 << 16, device="cuda")
     tritonprobe.uninstrument()
     old = in_graph(lambda: tiny.bump[(7,)](x, 7 * 128, BLOCK=128))
     tritonprobe.instrument()
-    new = in_graph(lambda: tiny.bump[(9,)](x, 9 * 128, BLOCK=128))
     assert [(s.kernel, s.bucket) for s in seen_while(old.replay)] == [("bump", "external")]
-    assert [(s.kernel, s.bucket) for s in seen_while(new.replay)] == [("tests.gpu.tiny.bump", "n<=2048")], recognised(
-        runtime
-    )
-    del new
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["deleted", "kept"])
+def test_a_graph_captured_again_in_another_bucket(runtime: Runtime, kept: bool) -> None:
+    """The same kernel and grid, with fewer elements; the first graph is gone, or is replayed as before."""
+    x = torch.zeros(1 << 16, device="cuda")
+    graph = in_graph(lambda: tiny.bump[(9,)](x, 9 * 128, BLOCK=128))
+    assert [s.bucket for s in seen_while(graph.replay)] == ["n<=2048"], recognised(runtime)
+    held = weakref.ref(graph)
+    first = graph if kept else None
+    del graph
+    gc.collect()
+    assert (held() is not None) == kept, gc.get_referrers(held())
     again = in_graph(lambda: tiny.bump[(9,)](x, 9 * 128 - 600, BLOCK=128))
     assert [s.bucket for s in seen_while(again.replay)] == ["n<=1024"], recognised(runtime)
+    if first is not None:
+        assert [s.bucket for s in seen_while(first.replay)] == ["n<=2048"], recognised(runtime)
 
 
 def test_torch_profiler_in_the_middle_sees_all_and_so_do_we_before_and_after(runtime: Runtime) -> None:

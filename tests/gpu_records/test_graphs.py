@@ -106,6 +106,81 @@ def test_the_same_again_is_no_disagreement() -> None:
     assert replays.window([("a", 3)]) == ["one"]
 
 
+def test_a_capture_that_is_a_graph_already_is_no_other() -> None:
+    """The program let go of the first graph, and something still holds it; or both are replayed."""
+    replays = Replays()
+    replays.graphs.captured(Capture([launch("a", 3, "one")]))
+    assert replays.window([("a", 3)], graph=2) == ["one"]
+    replays.graphs.captured(Capture([launch("a", 3, "another")]))
+    assert replays.window([("a", 3)], graph=3) == ["another"]
+    assert replays.window([("a", 3)], graph=2) == ["one"]
+
+
+def test_one_capture_may_be_two_graphs() -> None:
+    replays = Replays()
+    replays.graphs.captured(Capture([launch("a", 3, "one")]))
+    assert [replays.window([("a", 3)], graph=graph) for graph in (2, 3)] == [["one"], ["one"]]
+    replays.graphs.captured(Capture([launch("a", 3, "another")]))
+    assert replays.window([("a", 3)], graph=4) == ["another"]
+    assert replays.window([("a", 3)], graph=5) == ["unknown"]  # either of them once more
+
+
+def test_captures_that_agree_are_taken_by_as_many_graphs() -> None:
+    replays = Replays()
+    for bucket in ("one", "one", "another"):
+        replays.graphs.captured(Capture([launch("a", 3, bucket)]))
+        if bucket == "one":
+            assert replays.window([("a", 3)], graph=2) == ["one"]
+    assert replays.window([("a", 3)], graph=3) == ["unknown"]
+    replays = Replays()
+    for bucket, graph in (("one", 2), ("one", 3), ("another", 4)):
+        replays.graphs.captured(Capture([launch("a", 3, bucket)]))
+        assert replays.window([("a", 3)], graph=graph) == [bucket]
+
+
+def test_a_graph_that_stayed_unknown_is_known_once_the_others_capture_is_taken_or_gone() -> None:
+    for ends in (True, False):
+        replays, longer = Replays(), Living()
+        replays.graphs.captured(Capture([launch("a", 3, "one")]))
+        replays.graphs.captured(Capture([launch("a", 3, "another"), launch("b", 3, "all")], longer))
+        assert replays.window([("a", 3), ("b", 3)], graph=2) == ["unknown", "unknown"]  # b may be somebody else's
+        if ends:
+            longer.alive = False
+            assert replays.window([("a", 3), ("b", 3)], graph=2) == ["one", "unknown"]
+        else:
+            assert replays.window([("a", 3)], graph=3) == ["one"]
+            assert replays.window([("a", 3), ("b", 3)], graph=2) == ["another", "all"]
+
+
+def test_a_graph_that_was_there_before_a_capture_takes_nothing() -> None:
+    """It passes for the capture's while nothing else does, and must not push the capture's own into another bucket."""
+    replays = Replays()
+    assert replays.window([("a", 3)], graph=2) == ["unknown"]
+    replays.graphs.captured(Capture([launch("a", 3, "one")]))
+    assert replays.window([("a", 3)], graph=2) == ["one"]
+    replays.graphs.captured(Capture([launch("a", 3, "another")]))
+    assert replays.window([("a", 3)], graph=3) == ["unknown"]
+
+
+def test_a_number_that_stands_for_another_graph_has_taken_nothing() -> None:
+    replays = Replays()
+    replays.graphs.captured(Capture([launch("a", 3, "one")]))
+    assert replays.window([("a", 3)], graph=2) == ["one"]
+    assert replays.window([("a", 4)], graph=2) == ["unknown"]  # updated in place
+    replays.graphs.captured(Capture([launch("a", 3, "another")]))
+    assert replays.window([("a", 3)], graph=3) == ["unknown"]
+
+
+def test_a_graph_that_is_forgotten_has_taken_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs_module, "MAX_GRAPHS", 1)
+    replays = Replays()
+    replays.graphs.captured(Capture([launch("a", 3, "one")]))
+    assert replays.window([("a", 3)], graph=2) == ["one"]
+    replays.window([("library", 3)], graph=4)
+    replays.graphs.captured(Capture([launch("a", 3, "another")]))
+    assert replays.window([("a", 3)], graph=3) == ["unknown"]
+
+
 def test_a_capture_whose_graph_is_gone_explains_nothing() -> None:
     replays = Replays()
     replays.graphs.captured(Capture([launch("a", 3, "one")], alive=lambda: False))
