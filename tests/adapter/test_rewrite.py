@@ -99,11 +99,15 @@ def test_a_source_that_is_not_what_runs_is_refused(tmp_path: Any) -> None:
     file.write_text("class A:\n    def run(self, x):\n        return x + 1\n")
     space: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), space)
-    assert guarded(space["A"].run, [], [])(None, 1) == 2
-
+    proven = "class A:\n    def run(self, x):\n        return x + 1\n"
     file.write_text("class A:\n    def run(self, x):\n        return x + 2\n")
     with pytest.raises(RewriteError, match="not what runs"):
         guarded(space["A"].run, [], [])
+
+    file.write_text(proven)
+    assert guarded(space["A"].run, [], [])(None, 1) == 2
+    file.write_text("what was proven of running code stays true")
+    assert guarded(space["A"].run, [], [])(None, 2) == 3
 
 
 def _arguments(kernel: Any) -> tuple[Any, ...]:

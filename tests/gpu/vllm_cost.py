@@ -34,7 +34,7 @@ from tritonprobe.proving.intervals import base_first
 from tritonprobe.runtime import current
 
 REQUESTS, PROMPT = 32, 64
-STEPS, SETTLING = 10, 4  # of a round, and those before it, in which a switch's first launches are
+STEPS, SETTLING = 6, 3  # of a round, and those before it, in which a switch's first launches are
 BLOCK = 50  # pairs of rounds with the same requests
 CORES = os.sched_getaffinity(0)
 

@@ -302,7 +302,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         server.start()
         body["up_seconds"] = server.up_seconds
-        for show in wanted if given.turn is None else _in_turn(wanted, given.turn):
+        for show in wanted if given.turn is None else in_turn(wanted, given.turn):
             begin = time.monotonic()
             try:
                 body["shows"][show] = shows[show]()
@@ -322,7 +322,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if "failed" not in body and all(show.get("good", True) for show in body["shows"].values()) else 1
 
 
-def _in_turn(shows: Sequence[str], lock: Path) -> Iterator[str]:
+def in_turn(shows: Sequence[str], lock: Path) -> Iterator[str]:
     """The shows, each while this program alone has the lock."""
     with lock.open("w") as file:
         for show in shows:

@@ -25,7 +25,7 @@ from typing import Any
 from tests.gpu.vllm_engine import MODEL, Server, total
 
 PLANT = Path(__file__).with_name("plant")
-PAIRS = 15
+PAIRS = 12
 SLEEP_SECONDS = 0.5
 COMPILE_SECONDS = 0.5
 """What a planted compile has to take at least."""

@@ -47,11 +47,31 @@ def guard(
     `watch` is not empty. `prelude` is a statement put first, `names` what it refers to. Signature, defaults, names,
     line numbers and the original body stay as they were: a traceback shows Triton's own lines.
     """
-    inner = _source_of(function)
+    if not isinstance(function, types.FunctionType) or function.__closure__:
+        raise RewriteError(f"{function!r} is not a plain function")
+    if getattr(function, "__wrapped__", None) is not None:
+        raise RewriteError(f"{function.__qualname__} was wrapped by somebody")
     extra = {"_tritonprobe_raised": raised, "_tritonprobe_ended": ended, "_tritonprobe_watch": watch, **(names or {})}
+    code = _guarded_code(function.__code__, function.__code__.co_filename, function.__qualname__, prelude, tuple(extra))
+    space: dict[str, Any] = {}
+    builtins.exec(code, function.__globals__, space)
+    new: types.FunctionType = space["_make"](**extra)
+    _check_interface(function, new)
+    if hasattr(function.__code__, "co_qualname"):
+        new.__code__ = new.__code__.replace(co_qualname=function.__code__.co_qualname)
+    _copy_face(function, new)
+    return new
+
+
+@functools.lru_cache(maxsize=64)  # parsing Triton's files takes a tenth of a second each time the probe comes back
+def _guarded_code(
+    code: types.CodeType, filename: str, qualname: str, prelude: str, extra: tuple[str, ...]
+) -> types.CodeType:
+    """A module's code that defines ``_make(*extra)``, which returns the guarded function. `code` knows no closure."""
+    inner = _source_of(code, filename, qualname)
     used = {node.id for node in ast.walk(inner) if isinstance(node, ast.Name)}
-    if used & extra.keys():
-        raise RewriteError(f"{function.__qualname__} already uses {sorted(used & extra.keys())}")
+    if used & set(extra):
+        raise RewriteError(f"{qualname} already uses {sorted(used & set(extra))}")
     first = inner.args.args[0].arg
     shell = ast.parse(
         textwrap.dedent(f"""
@@ -73,16 +93,8 @@ def guard(
     assert isinstance(maker, ast.FunctionDef)
     maker.body = [inner, ast.Return(ast.Name(inner.name, ast.Load()))]
     module = ast.fix_missing_locations(ast.Module([maker], []))
-    flags = function.__code__.co_flags & _FUTURE  # annotations stay text where Triton's module says so
-    code = compile(module, function.__code__.co_filename, "exec", flags=flags, dont_inherit=True)
-    space: dict[str, Any] = {}
-    builtins.exec(code, function.__globals__, space)
-    new: types.FunctionType = space["_make"](**extra)
-    _check_interface(function, new)
-    if hasattr(function.__code__, "co_qualname"):
-        new.__code__ = new.__code__.replace(co_qualname=function.__code__.co_qualname)
-    _copy_face(function, new)
-    return new
+    flags = code.co_flags & _FUTURE  # annotations stay text where Triton's module says so
+    return compile(module, filename, "exec", flags=flags, dont_inherit=True)
 
 
 def wrapped(
@@ -183,21 +195,16 @@ def counting_binder(
     return plain, new
 
 
-def _source_of(function: types.FunctionType) -> ast.FunctionDef:
-    """The tree of `function`, once it is proven that compiling its file gives `function`'s own bytecode.
+def _source_of(code: types.CodeType, filename: str, qualname: str) -> ast.FunctionDef:
+    """The tree of the function with this code, once it is proven that compiling its file gives that very bytecode.
 
     The whole file is compiled, not the function alone: since Python 3.11 the bytecode of ``time.time()`` depends on the
     imports at the top.
     """
-    if not isinstance(function, types.FunctionType) or function.__closure__:
-        raise RewriteError(f"{function!r} is not a plain function")
-    if getattr(function, "__wrapped__", None) is not None:
-        raise RewriteError(f"{function.__qualname__} was wrapped by somebody")
-    code = function.__code__
-    linecache.checkcache(code.co_filename)
-    lines = linecache.getlines(code.co_filename)
+    linecache.checkcache(filename)
+    lines = linecache.getlines(filename)
     if not lines:
-        raise RewriteError(f"no source for {function.__qualname__}")
+        raise RewriteError(f"no source for {qualname}")
     tree = ast.parse("".join(lines))
     found = [
         node
@@ -205,10 +212,10 @@ def _source_of(function: types.FunctionType) -> ast.FunctionDef:
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name and node.lineno == code.co_firstlineno
     ]
     if len(found) != 1 or found[0].decorator_list or not found[0].args.args:
-        raise RewriteError(f"{function.__qualname__} is not one undecorated method")
-    again = compile(tree, code.co_filename, "exec", dont_inherit=True)
+        raise RewriteError(f"{qualname} is not one undecorated method")
+    again = compile(tree, filename, "exec", dont_inherit=True)
     if not any(_same_code(c, code) for c in _codes(again) if c.co_firstlineno == code.co_firstlineno):
-        raise RewriteError(f"the source of {function.__qualname__} on disk is not what runs")
+        raise RewriteError(f"the source of {qualname} on disk is not what runs")
     return found[0]
 
 

@@ -302,6 +302,7 @@ def test_a_request_that_vllm_refuses_or_that_we_leave_behind_is_no_fault(watched
     with pytest.raises(AttributeError):
         engine.preprocess_add_request(SimpleNamespace(request_id="refused", mm_features=None))
     assert not vllm_steps(watched)._arrived
+    assert not watched.live._live
     made, _ = engine.preprocess_add_request(sent("left"))
     tritonprobe.uninstrument()
     engine.add_request(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from tritonprobe.adapter.engines.attaching import UnknownShapeError
 from tritonprobe.adapter.engines.sglang import Sglang
 from tritonprobe.adapter.engines.vllm import Vllm
 from tritonprobe.adapter.patching import Patches
+from tritonprobe.model import RequestCost
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 
@@ -106,6 +108,29 @@ def test_a_step_of_no_countable_size_is_executed(vllm: Vllm, tokens: Any) -> Non
     output = SimpleNamespace(total_num_scheduled_tokens=tokens, num_scheduled_tokens=())
     source = WORKER.format("scheduler_output")
     assert served(source, vllm._patch_worker, lambda m: m.WorkerWrapperBase().execute_model(output)) == ("done", "")
+
+
+def test_a_request_arrives_before_the_engine_reads_it(host: Runtime) -> None:
+    steps = vllm_steps.Steps(host)
+    steps._on = True
+    core = SimpleNamespace(vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny")))
+    costs: list[RequestCost] = []
+    read_at: list[int] = []
+
+    def reads(_: Any, request: Any) -> None:  # beside a compile this takes long
+        read_at.append(time.monotonic_ns())
+        if request.request_id == "refused":
+            raise ValueError("too long")
+
+    preprocess = steps._preprocess_add_request(reads)
+    with host.bus.subscribed(lambda event: costs.append(event) if isinstance(event, RequestCost) else None):
+        preprocess(core, SimpleNamespace(request_id="r"))
+        with pytest.raises(ValueError, match="too long"):
+            preprocess(core, SimpleNamespace(request_id="refused"))
+        steps.forget()
+    assert [(cost.id, cost.start_ns <= read_at[0]) for cost in costs] == [("r", True)]
+    assert not host.live._live
+    assert total_of(host, "errors_total") == 0
 
 
 def test_requests_that_arrive_and_are_never_taken_in_are_bounded(

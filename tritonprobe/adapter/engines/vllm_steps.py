@@ -17,12 +17,14 @@ import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tritonprobe.adapter.engines.attaching import UnknownShapeError, expect
 from tritonprobe.adapter.engines.host import Host
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.requests import LiveRequest, Step
+
+_T = TypeVar("_T")
 
 MAX_OPEN = 64
 """Steps whose output may be outstanding; an engine has as many as pipeline stages, and one more. Beyond it the oldest
@@ -112,14 +114,21 @@ class Steps:
             self._requests.popitem()[1].finish("unwatched")
 
     def _preprocess_add_request(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Runs in a thread of its own, while the engine core's loop is in a step."""
+        """Runs in a thread of its own, while the engine core's loop is in a step.
+
+        The request's clock starts before: beside a compile, which leaves other threads little of the interpreter, this
+        takes tens of milliseconds.
+        """
 
         @functools.wraps(original)
         def preprocess_add_request(core: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(core, request, *args, **kwargs)  # which raises if the request is refused
-            if self._on:
-                self._guarded(self._arrive, core, request)
-            return result
+            arrived = self._guarded(self._arrive, core, request) if self._on else None
+            try:
+                return original(core, request, *args, **kwargs)
+            except BaseException:
+                if arrived is not None:
+                    self._guarded(self._refuse, request, arrived)
+                raise
 
         return preprocess_add_request
 
@@ -185,18 +194,27 @@ class Steps:
 
         return free_request
 
-    def _guarded(self, do: Callable[..., None], *args: Any) -> None:
+    def _guarded(self, do: Callable[..., _T], *args: Any) -> _T | None:
         try:
-            do(*args)
+            return do(*args)
         except Exception:
             self._host.fault("vllm_steps")
+            return None
 
-    def _arrive(self, core: Any, request: Any) -> None:
+    def _arrive(self, core: Any, request: Any) -> LiveRequest | None:
         name = request.request_id
-        if name not in self._requests and name not in self._arrived:  # else a further chunk of a streamed input
-            if len(self._arrived) >= MAX_ARRIVED:
-                self._arrived.pop(next(iter(self._arrived)), None)
-            self._arrived[name] = self._live(core, request)
+        if name in self._requests or name in self._arrived:  # a further chunk of a streamed input
+            return None
+        if len(self._arrived) >= MAX_ARRIVED:
+            self._arrived.pop(next(iter(self._arrived)), None)
+        live = self._arrived[name] = self._live(core, request)
+        return live
+
+    def _refuse(self, request: Any, arrived: LiveRequest) -> None:
+        """It never was a request of the engine's, and is in no figure."""
+        self._arrived.pop(request.request_id, None)
+        arrived.record = False
+        arrived.finish()
 
     def _begin(self, scheduler: Any, request: Any) -> None:
         name = request.request_id
