@@ -1,4 +1,7 @@
-"""Ops: which path answered, why, and what a caller gets. On the compile-only device the path is Triton's."""
+"""Ops: which path answered, why, and what a caller gets. On the compile-only device the path is Triton's.
+
+Each test runs with calls in C and in Python. A first call of a shape is always Python's, so that most tests call twice.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from triton.runtime.errors import OutOfResources
 
 from tests.adapter import kernels
 from tests.adapter.conftest import cache, fresh, runtime, samples_of, total_of  # noqa: F401  # fixtures
-from tritonprobe import op, pow2
+from tritonprobe import native, op, pow2
+from tritonprobe.adapter import op_call
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 
@@ -38,6 +42,19 @@ def make(kernel: Any, **options: Any) -> tuple[Op, list[str]]:
         return out
 
     return double, log
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("c", marks=pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler here")),
+        "python",
+    ],
+    autouse=True,
+)
+def calls_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "python":
+        monkeypatch.setattr(op_call, "_module", lambda: None)
+    return str(request.param)
 
 
 class Incomparable:
@@ -65,9 +82,10 @@ def logging(log: list[str], what: str) -> Any:
 def test_the_triton_path_compiles_and_the_value_is_the_references(runtime: Runtime) -> None:  # noqa: F811
     double, log = make(fresh(kernels.add_kernel), bucket=lambda x, block=64: {"n": pow2(x.numel())})
 
-    assert torch.equal(double(X), X + X)
-    assert log == ["triton", "fallback"]
-    assert samples_of(runtime, "op_calls_total") == {(NAME, "n<=64", "triton"): 1}
+    for _ in range(3):
+        assert torch.equal(double(X), X + X)
+    assert log == ["triton", "fallback"] * 3
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "n<=64", "triton"): 3}
     assert samples_of(runtime, "fallbacks_total") == {}
 
 
@@ -96,17 +114,19 @@ def test_supports_sends_a_call_to_the_fallback_with_its_reason(
 ) -> None:
     double, log = make(fresh(kernels.add_kernel), supports=lambda x, block=64: verdict)
 
-    assert torch.equal(double(X), X + X)
-    assert log == ["fallback"]
-    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 1}
-    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", reason): 1}
+    for _ in range(2):
+        assert torch.equal(double(X), X + X)
+    assert log == ["fallback"] * 2
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 2}
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", reason): 2}
 
 
 @pytest.mark.parametrize("verdict", [True, np.True_])
 def test_what_is_supported_takes_the_triton_path(runtime: Runtime, verdict: Any) -> None:  # noqa: F811
     double, _ = make(fresh(kernels.add_kernel), supports=lambda x, block=64: verdict)
-    double(X)
-    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 1}
+    for _ in range(2):
+        double(X)
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 2}
 
 
 def test_a_supports_that_raises_counts_as_such(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -114,10 +134,11 @@ def test_a_supports_that_raises_counts_as_such(runtime: Runtime, monkeypatch: py
     monkeypatch.setattr(runtime, "fault", faults.append)
     double, log = make(fresh(kernels.add_kernel), supports=lambda x, block=64: 1 // 0)
 
-    assert torch.equal(double(X), X + X)
-    assert log == ["fallback"]
-    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "supports_error"): 1}
-    assert faults == ["supports"]
+    for _ in range(2):
+        assert torch.equal(double(X), X + X)
+    assert log == ["fallback"] * 2
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "supports_error"): 2}
+    assert faults == ["supports"] * 2
 
 
 def test_a_first_kernel_that_does_not_compile_falls_back(runtime: Runtime) -> None:  # noqa: F811
@@ -129,10 +150,12 @@ def test_a_first_kernel_that_does_not_compile_falls_back(runtime: Runtime) -> No
         broken[(1,)](x, 3, BLOCK=64)
         return x
 
-    assert torch.equal(fill(X), X)
-    assert log == ["fallback"]
-    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 1}
-    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "compile_error"): 1}
+    for _ in range(2):
+        assert torch.equal(fill(X), X)
+    assert log == ["fallback"] * 2
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 2}
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "compile_error"): 2}
+    assert runtime.adapter.launches._thread.error is None
 
 
 def test_a_first_kernel_out_of_resources_falls_back(runtime: Runtime) -> None:  # noqa: F811
@@ -143,8 +166,9 @@ def test_a_first_kernel_out_of_resources_falls_back(runtime: Runtime) -> None:  
         dot[(1,)](x, x, x, 256, SIZE=256)
         return x
 
-    multiply(big)
-    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "out_of_resources"): 1}
+    for _ in range(2):
+        multiply(big)
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "out_of_resources"): 2}
 
 
 def test_after_a_launch_an_error_reaches_the_caller(runtime: Runtime) -> None:  # noqa: F811
@@ -183,8 +207,9 @@ def test_launches_before_an_inner_op_count_for_the_outer_one(runtime: Runtime) -
         add[(1,)](x, x, x, 64, BLOCK=64)
         return inner(x)
 
-    outer(X)
-    assert ran == ["inner", "outer"]  # the outer one for its value on this device, not as a fallback
+    for _ in range(2):
+        outer(X)
+    assert ran == ["inner", "outer"] * 2  # the outer one for its value on this device, not as a fallback
     assert set(samples_of(runtime, "fallbacks_total")) == {("inner", "all", "compile_error")}
 
 
@@ -194,10 +219,33 @@ def test_an_error_of_the_functions_own_reaches_the_caller(runtime: Runtime, erro
     def raises() -> None:
         raise error
 
-    with pytest.raises(type(error)) as caught:
-        raises()
-    assert caught.value is error
-    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 1}
+    for _ in range(2):
+        with pytest.raises(type(error)) as caught:
+            raises()
+        assert caught.value is error
+        assert caught.traceback[-1].name == "raises"
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 2}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_what_ends_the_program_goes_through_an_op_uncounted(runtime: Runtime, error: BaseException) -> None:  # noqa: F811
+    @op(fallback=lambda stop: None, name=NAME)
+    def stops(stop: bool) -> None:
+        if stop:
+            raise error
+
+    @op(fallback=lambda stop: None, supports=lambda stop: stops(stop) is None, name="asks")
+    def asks(stop: bool) -> None: ...
+
+    for call in (stops, asks):
+        call(False)
+        for _ in range(2):
+            with pytest.raises(type(error)) as caught:
+                call(True)
+            assert caught.value is error
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 2, ("asks", "all", "triton"): 1}
+    assert runtime.adapter.launches.ends.ops() == 0
+    assert runtime.adapter._watch.any == []
 
 
 def test_a_resource_error_that_no_launch_raised_reaches_the_caller(runtime: Runtime) -> None:  # noqa: F811
@@ -207,8 +255,10 @@ def test_a_resource_error_that_no_launch_raised_reaches_the_caller(runtime: Runt
     def raises() -> None:
         raise error
 
-    with pytest.raises(triton.runtime.errors.OutOfResources):
-        raises()
+    for _ in range(2):
+        with pytest.raises(triton.runtime.errors.OutOfResources):
+            raises()
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 2}
 
 
 def test_a_bucket_that_raises_or_is_odd_is_all(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -216,9 +266,10 @@ def test_a_bucket_that_raises_or_is_odd_is_all(runtime: Runtime, monkeypatch: py
     monkeypatch.setattr(runtime, "fault", faults.append)
     for bucket in (lambda x, block=64: 1 // 0, lambda x, block=64: x):
         double, _ = make(fresh(kernels.add_kernel), bucket=bucket)
-        double(X)
-    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 2}
-    assert faults == ["bucket", "bucket"]
+        for _ in range(2):
+            double(X)
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 4}
+    assert faults == ["bucket"] * 4
 
 
 def test_the_fallback_must_be_callable() -> None:

@@ -33,10 +33,12 @@ _loaded: dict[str, ModuleType] = {}  # by the digest of the source: a module is 
 def load(source: Path) -> ModuleType | None:
     """The module of a C file, whose name it has; built unless it was before. Never raises.
 
+    It may include the headers that lie beside it: with another text in one of them it is built anew.
     None if it cannot be built or loaded; the log's debug level has the reason.
     """
     try:
-        digest = hashlib.sha256(source.read_bytes()).hexdigest()
+        content = b"".join(file.read_bytes() for file in (source, *sorted(source.parent.glob("*.h"))))
+        digest = hashlib.sha256(content).hexdigest()
         if digest in _loaded:
             return _loaded[digest]
         suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"  # names Python's version and its ABI

@@ -6,6 +6,9 @@
 The fallback answers when `supports` refuses, and when the first kernel fails with a resource or compiler error before
 anything was launched; later than that, in-place work may be half done, and the kernel's own exception goes to the
 caller.
+
+A call is made in C where that can be built (`adapter/op_call.c`), once such a call was made here; `_Op.call` is the
+whole of it in Python, for the first call of a shape, for arguments that say nothing, and where there is no compiler.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar, cast
 
 from tritonprobe.ledger.schema import FALLBACKS, OP_CALLS
 from tritonprobe.ledger.store import Cell
@@ -21,9 +25,6 @@ from tritonprobe.model import FALLBACK_REASONS, FallbackReason
 from tritonprobe.runtime import Runtime, current
 from tritonprobe.shapes.buckets import ALL, BucketMemo, UpTo, op_bucket
 from tritonprobe.switch import follow
-
-if TYPE_CHECKING:
-    from tritonprobe.adapter.launches import Launches
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,8 +45,12 @@ def op(
 
     ``fallback(*args, **kwargs)`` gives the same answer more slowly. ``supports(*args, **kwargs)`` returns True, or
     False (counted as ``unsupported_shape``), or the reason as text (``unsupported_dtype``, ``unsupported_layout``);
-    one that raises counts as ``supports_error``. ``bucket(*args, **kwargs)`` returns a mapping of dimensions, or
-    text.
+    one that raises counts as ``supports_error``. It is asked in each call.
+
+    ``bucket(*args, **kwargs)`` returns a mapping of dimensions, or text. It may depend on types, on the tensors'
+    shapes, strides, dtypes and devices, and on plain values (numbers, text, None, dtypes), and on nothing else: what it
+    said is remembered for calls that are alike in these. With any other object among the arguments, it is asked in each
+    call.
 
     On the compile-only device the Triton path is taken (and compiled), its launches do nothing, and the value is the
     fallback's: no fallback is counted.
@@ -54,65 +59,120 @@ def op(
         raise TypeError(f"op(fallback=...) must be callable, not {type(fallback).__name__}")
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        counters = _Counters(name or f"{function.__module__}.{function.__qualname__}", bucket)
         # Inside a graph of torch.compile the function stands alone: Dynamo could not trace the counting.
         torch = sys.modules.get("torch")
         is_compiling: Callable[[], bool] = bool if torch is None else torch.compiler.is_compiling
 
+        made = _Op(name or f"{function.__module__}.{function.__qualname__}", function, fallback, supports, bucket)
+        take: Callable[..., Any] = made.call
+
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if is_compiling() or (runtime := current()).settings.disabled:
+            if is_compiling():
                 return function(*args, **kwargs)
-            if counters.runtime is not runtime:
-                counters.attach(runtime)
-            where = counters.where(args, kwargs)
-            refused = None if supports is None else _refusal(runtime, supports, args, kwargs)
-            if refused is not None:
-                counters.fell_back(where, refused)
-                with runtime.live.fallback(counters.name, where, refused):
-                    return fallback(*args, **kwargs)  # type: ignore[no-any-return]
-            before = counters.observe()
-            try:
-                result = function(*args, **kwargs)
-            except Exception as error:
-                reason = counters.fallback_reason(error)
-                if reason is None or not counters.launches.failed_first(error, before):
-                    counters.took_triton(where)
-                    raise
-            else:
-                counters.took_triton(where)
-                if counters.is_compile_only():
-                    return fallback(*args, **kwargs)  # type: ignore[no-any-return]
-                return result
-            finally:
-                if counters.observed():
-                    counters.launches.forget_error()
-            counters.fell_back(where, reason)
-            with runtime.live.fallback(counters.name, where, reason):
-                return fallback(*args, **kwargs)  # type: ignore[no-any-return]
+            return take(*args, **kwargs)  # type: ignore[no-any-return]
 
+        def hand_over(native: Any) -> None:
+            nonlocal take
+            take = native
+            native.stand_in_for(call, cast(FunctionType, call).__code__.co_freevars.index("take"))
+
+        made.hand_over = hand_over
         return call
 
     return decorate
 
 
-def _refusal(
-    runtime: Runtime, supports: Supports | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> FallbackReason | None:
-    if supports is None:
-        return None
-    try:
-        verdict = supports(*args, **kwargs)
-    except Exception:
-        runtime.fault("supports")
-        return "supports_error"
+class _Op:
+    """One op: its callables, and where it counts now."""
+
+    hand_over: Callable[[Any], None]  # takes what makes the calls from now on
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        fallback: Callable[..., Any],
+        supports: Supports | None,
+        bucket: Bucket | None,
+    ) -> None:
+        self._name = name
+        self._function = function
+        self._fallback = fallback
+        self._supports = supports
+        self._bucket = bucket
+        self._native: Any | None = None
+        self._counts: _Counts | None = None
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """A call, in Python. Whatever is changed here, `op_call.c` has to do as well."""
+        runtime = current()
+        if runtime.settings.disabled:
+            return self._function(*args, **kwargs)
+        counts = self._counts
+        if counts is None or counts.runtime is not runtime:
+            counts = self._count_in(runtime)
+        where = counts.where(args, kwargs)
+        reason = None if self._supports is None else self._refusal(counts, self._supports, args, kwargs)
+        if reason is None:
+            before = counts.ends.observe()
+            try:
+                result = self._function(*args, **kwargs)
+            except Exception as error:
+                reason = counts.failed(where, error, before)
+                if reason is None:
+                    raise
+            else:
+                counts.took_triton(where)
+                return self._fallback(*args, **kwargs) if counts.is_compile_only() else result
+            finally:
+                if counts.ends.observed():
+                    counts.launches.forget_error()
+        return counts.fall_back(where, reason, args, kwargs)
+
+    @staticmethod
+    def _refusal(
+        counts: _Counts, supports: Supports, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> FallbackReason | None:
+        try:
+            verdict = supports(*args, **kwargs)
+        except Exception as error:
+            return counts.supports_raised(error)
+        return None if verdict is True else _reason(verdict)
+
+    def _count_in(self, runtime: Runtime) -> _Counts:
+        """Begins to count in `runtime`. Patches Triton unless that was done before."""
+        from tritonprobe.adapter.op_call import op_call
+
+        counts = _Counts(self._name, self._fallback, self._bucket, runtime)
+        if self._native is None:
+            self._native = op_call(
+                counts.ends,
+                self._function,
+                fallback=self._fallback,
+                supports=self._supports,
+                slow=self.call,
+                namespace=current.__globals__,
+                has_bucket=self._bucket is not None,
+                limit=MAX_SHAPES,
+            )
+            if self._native is not None:
+                self.hand_over(self._native)
+        if self._native is not None:
+            counts.tell(self._native)
+        self._counts = counts
+        return counts
+
+
+def _reason(verdict: object) -> FallbackReason | None:
+    """Why a call falls back, from what `supports` returned; None if it does not."""
     if verdict is True or verdict is False:
         return None if verdict else "unsupported_shape"
     kind = type(verdict)
     if kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"):  # from a comparison of numpy's numbers
         return None if verdict else "unsupported_shape"
     # Comparing anything but text may raise, or be work for the GPU.
-    text = str.__str__(verdict) if issubclass(type(verdict), str) else None
+    text = str.__str__(verdict) if issubclass(kind, str) else None
     return next((reason for reason in FALLBACK_REASONS if reason == text), "supports_error")
 
 
@@ -120,68 +180,93 @@ def _refusal(
 _PLAIN = frozenset({int, UpTo, str, float, bool, type(None)})
 
 
-class _Counters:
-    """One op's series, and what it needs of the runtime, looked up once: a call then costs a few dict lookups."""
+class _Counts:
+    """One op's series in one runtime, and what it needs of that, looked up once: a call costs a few dict lookups."""
 
-    runtime: Runtime | None = None
-    launches: Launches
-    observe: Callable[[], int]
-    observed: Callable[[], bool]
-    is_compile_only: Callable[[], bool]
-    fallback_reason: Callable[[BaseException], FallbackReason | None]
-
-    def __init__(self, name: str, bucket: Bucket | None) -> None:
-        self.name = name
-        self._bucket = bucket
-
-    def attach(self, runtime: Runtime) -> None:
-        """Begins to count in `runtime`. Patches Triton unless that was done before."""
+    def __init__(self, name: str, fallback: Callable[..., Any], bucket: Bucket | None, runtime: Runtime) -> None:
         from tritonprobe.adapter.device import is_compile_only
         from tritonprobe.adapter.errors import fallback_reason
 
         if follow(runtime):
             runtime.adapter.install_once()
+        self.runtime = runtime
         self.launches = runtime.adapter.launches
-        self.observe, self.observed = self.launches.ends.observe, self.launches.ends.observed
-        self.is_compile_only, self.fallback_reason = is_compile_only, fallback_reason
+        self.ends = self.launches.ends
+        self.is_compile_only, self._fallback_reason = is_compile_only, fallback_reason
+        self._name = name
+        self._fallback = fallback
+        self._bucket = bucket
         self._memo = BucketMemo(runtime.settings.buckets_per_kernel)
         self._names: dict[object, str] = {}
         self._cells: dict[str, Cell] = {}
-        self._ledger = runtime.ledger
-        self._fault = runtime.fault
-        self.runtime = runtime
+        self._native: Any | None = None
+        self._places = (
+            self.ends.watch.any,
+            self.launches.forget_error,
+            _reason,
+            self.supports_raised,
+            self.failed,
+            self.fall_back,
+            self.took_triton,
+        )
+
+    def tell(self, native: Any) -> None:
+        """From now on `native` makes the calls that are like those which it is told of."""
+        native.counts_in(self.runtime, self._places)
+        self._native = native
 
     def where(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The bucket of a call; `all` where there is none, or it cannot be made."""
-        if self._bucket is None:
-            return ALL
         try:
-            value = self._bucket(*args, **kwargs)
-            if type(value) is not dict:
-                return self._memo.admit(op_bucket(value))
-            values = tuple(value.values())
-            key = (*map(type, values), *value, *values)  # the types tell M=1024 from M<=1024
-            try:
-                name = self._names.get(key)  # types come first, so no value of an odd type is compared with ours
-            except Exception:  # one without a hash is no plain one
-                name = None
-            if name is None:
-                name = self._memo.admit(op_bucket(value))
-                if _PLAIN.issuperset(map(type, values)):
-                    if len(self._names) >= MAX_SHAPES:
-                        self._names.clear()
-                    self._names[key] = name
-            return name
+            name = ALL if self._bucket is None else self._name_of(self._bucket(*args, **kwargs))
         except Exception:
-            self._fault("bucket")
+            self.runtime.fault("bucket")
             return ALL
+        if self._native is not None:
+            self._native.remember(self._places, name, args, kwargs)
+        return name
 
-    def took_triton(self, bucket: str) -> None:
-        cell = self._cells.get(bucket)
+    def _name_of(self, value: Any) -> str:
+        if type(value) is not dict:
+            return self._memo.admit(op_bucket(value))
+        values = tuple(value.values())
+        key = (*map(type, values), *value, *values)  # the types tell M=1024 from M<=1024
+        try:
+            name = self._names.get(key)  # types come first, so no value of an odd type is compared with ours
+        except Exception:  # one without a hash is no plain one
+            name = None
+        if name is None:
+            name = self._memo.admit(op_bucket(value))
+            if _PLAIN.issuperset(map(type, values)):
+                if len(self._names) >= MAX_SHAPES:
+                    self._names.clear()
+                self._names[key] = name
+        return name
+
+    def supports_raised(self, error: Exception) -> FallbackReason:
+        try:
+            raise error
+        except Exception:
+            self.runtime.fault("supports")
+        return "supports_error"
+
+    def failed(self, where: str, error: Exception, before: int) -> FallbackReason | None:
+        """Why the fallback answers now that the function raised; None if the error is for the caller."""
+        reason = self._fallback_reason(error)
+        if reason is not None and self.launches.failed_first(error, before):
+            return reason
+        self.took_triton(where)
+        return None
+
+    def took_triton(self, where: str) -> Cell:
+        cell = self._cells.get(where)
         if cell is None:
-            cell = self._cells[bucket] = self._ledger.cell(OP_CALLS, (self.name, bucket, "triton"))
+            cell = self._cells[where] = self.runtime.ledger.cell(OP_CALLS, (self._name, where, "triton"))
         cell[0] += 1.0  # a float: an int would have to be converted each time
+        return cell
 
-    def fell_back(self, bucket: str, reason: FallbackReason) -> None:
-        self._ledger.add(OP_CALLS, (self.name, bucket, "fallback"))
-        self._ledger.add(FALLBACKS, (self.name, bucket, reason))
+    def fall_back(self, where: str, reason: FallbackReason, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.runtime.ledger.add(OP_CALLS, (self._name, where, "fallback"))
+        self.runtime.ledger.add(FALLBACKS, (self._name, where, reason))
+        with self.runtime.live.fallback(self._name, where, reason):
+            return self._fallback(*args, **kwargs)

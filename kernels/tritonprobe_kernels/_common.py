@@ -1,13 +1,15 @@
 """What the ops share: the dtypes they take, how a tensor is seen as rows, and how many warps a row gets.
 
-Knows torch only. Every helper here looks at shapes, dtypes and strides, never at a tensor's contents.
+Knows torch only. Every helper here looks at shapes, dtypes and strides, never at a tensor's contents. An op asks what
+it supports in each call: `x.shape` is read once there, since each reading makes a new object; `x.size(0)` costs more.
 """
 
 from __future__ import annotations
 
 import torch
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32))
+INDEX_DTYPES = frozenset((torch.int32, torch.int64))
 
 MAX_COLUMNS = 65_536
 """The longest row that a kernel keeps in registers as one block."""
@@ -19,14 +21,23 @@ LOG2_E = 1.4426950408889634
 """exp(x) = exp2(x * LOG2_E); exp2 is what the hardware has."""
 
 
-def one_dtype(*tensors: torch.Tensor) -> bool:
+def one_dtype(tensor: torch.Tensor, *others: torch.Tensor) -> bool:
     """Whether all of them share one dtype, and the kernels take it."""
-    return tensors[0].dtype in DTYPES and all(t.dtype == tensors[0].dtype for t in tensors)
+    dtype = tensor.dtype
+    if dtype not in DTYPES:
+        return False
+    for other in others:  # noqa: SIM110  # a generator takes as long as all the rest
+        if other.dtype is not dtype:
+            return False
+    return True
 
 
 def is_index(*tensors: torch.Tensor) -> bool:
     """Whether all of them hold indices that the kernels read: int32 or int64."""
-    return all(t.dtype in (torch.int32, torch.int64) for t in tensors)
+    for tensor in tensors:  # noqa: SIM110
+        if tensor.dtype not in INDEX_DTYPES:
+            return False
+    return True
 
 
 def is_head_dim(n: int) -> bool:

@@ -136,15 +136,16 @@ def attention_decode_supports(
 ) -> bool | str:
     if not one_dtype(q, k_cache, v_cache) or not is_index(slots, lengths):
         return "unsupported_dtype"
+    shape, cache = q.shape, k_cache.shape
+    if len(shape) != 3 or len(cache) != 4 or v_cache.shape != cache:
+        return "unsupported_shape"
+    (batch, heads, head_dim), kv_heads = shape, cache[2]
     fits = (
-        q.dim() == 3
-        and k_cache.dim() == 4
-        and k_cache.shape == v_cache.shape
-        and q.shape[2] == k_cache.shape[3]
-        and 0 < k_cache.shape[2] <= MAX_GRID
-        and q.shape[1] % k_cache.shape[2] == 0
-        and is_head_dim(q.shape[2])
-        and slots.shape == lengths.shape == q.shape[:1]
+        head_dim == cache[3]
+        and 0 < kv_heads <= MAX_GRID
+        and heads % kv_heads == 0
+        and is_head_dim(head_dim)
+        and slots.shape == lengths.shape == (batch,)
     )
     return fits or "unsupported_shape"
 

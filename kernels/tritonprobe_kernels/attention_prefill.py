@@ -137,16 +137,16 @@ def attention_prefill_supports(
 ) -> bool | str:
     if not one_dtype(q, k, v) or not is_index(cu_seqlens):
         return "unsupported_dtype"
+    shape, keys, offsets = q.shape, k.shape, cu_seqlens.shape
+    if len(shape) != 3 or len(keys) != 3 or v.shape != keys or len(offsets) != 1:
+        return "unsupported_shape"
+    (tokens, heads, head_dim), kv_heads = shape, keys[1]
     fits = (
-        q.dim() == k.dim() == 3
-        and k.shape == v.shape
-        and q.shape[0] == k.shape[0]
-        and q.shape[2] == k.shape[2]
-        and k.shape[1] > 0
-        and q.shape[1] % k.shape[1] == 0
-        and is_head_dim(q.shape[2])
-        and cu_seqlens.dim() == 1
-        and max(q.shape[1], cu_seqlens.shape[0] - 1) <= MAX_GRID
+        keys == (tokens, kv_heads, head_dim)
+        and kv_heads > 0
+        and heads % kv_heads == 0
+        and is_head_dim(head_dim)
+        and max(heads, offsets[0] - 1) <= MAX_GRID
     )
     return fits or "unsupported_shape"
 

@@ -145,9 +145,15 @@ def matmul_supports(
     out_dtype: torch.dtype | None = None,
     **_: object,
 ) -> bool | str:
-    if not one_dtype(a, b) or (bias is not None and bias.dtype != a.dtype) or (out_dtype or a.dtype) not in DTYPES:
+    if (
+        not one_dtype(a, b)
+        or (bias is not None and bias.dtype != a.dtype)
+        or (out_dtype is not None and out_dtype not in DTYPES)
+    ):
         return "unsupported_dtype"
-    fits = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0] and (bias is None or bias.shape == b.shape[1:])
+    a_shape, b_shape = a.shape, b.shape
+    fits = len(a_shape) == len(b_shape) == 2 and a_shape[1] == b_shape[0]
+    fits = fits and (bias is None or bias.shape == (b_shape[1],))
     return fits or "unsupported_shape"
 
 

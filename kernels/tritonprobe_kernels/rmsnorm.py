@@ -47,7 +47,8 @@ def rmsnorm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) 
 def rmsnorm_supports(x: torch.Tensor, weight: torch.Tensor, *_: object, **__: object) -> bool | str:
     if not one_dtype(x, weight):
         return "unsupported_dtype"
-    fits = x.dim() >= 1 and weight.shape == x.shape[-1:] and x.shape[-1] <= MAX_COLUMNS
+    shape = x.shape
+    fits = len(shape) >= 1 and weight.shape == (shape[-1],) and shape[-1] <= MAX_COLUMNS
     return fits or "unsupported_shape"
 
 

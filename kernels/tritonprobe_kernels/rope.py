@@ -86,14 +86,16 @@ def rope_reference(x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, 
 def rope_supports(x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> bool | str:
     if not one_dtype(x) or not is_index(positions) or not cos.dtype == sin.dtype == torch.float32:
         return "unsupported_dtype"
+    shape, table = x.shape, cos.shape
+    if len(shape) != 3 or len(table) != 2:
+        return "unsupported_shape"
+    tokens, _, head_dim = shape
     fits = (
-        x.dim() == 3
-        and x.shape[2] % 2 == 0
-        and x.shape[2] <= MAX_HEAD_DIM
-        and positions.shape == x.shape[:1]
-        and cos.dim() == 2
-        and cos.shape == sin.shape
-        and cos.shape[1] == x.shape[2] // 2
+        head_dim % 2 == 0
+        and head_dim <= MAX_HEAD_DIM
+        and positions.shape == (tokens,)
+        and sin.shape == table
+        and table[1] == head_dim // 2
     )
     return fits or "unsupported_shape"
 

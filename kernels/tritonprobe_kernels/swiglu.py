@@ -53,7 +53,8 @@ def swiglu_reference(gate: torch.Tensor, up: torch.Tensor | None = None) -> torc
 def swiglu_supports(gate: torch.Tensor, up: torch.Tensor | None = None) -> bool | str:
     if not one_dtype(gate, gate if up is None else up):
         return "unsupported_dtype"
-    fits = gate.dim() >= 1 and (gate.shape[-1] % 2 == 0 if up is None else gate.shape == up.shape)
+    shape = gate.shape
+    fits = len(shape) >= 1 and (shape[-1] % 2 == 0 if up is None else shape == up.shape)
     return fits or "unsupported_shape"
 
 

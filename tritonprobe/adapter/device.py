@@ -213,7 +213,7 @@ def is_in_use() -> bool:
     """Whether this process has a device of Triton's. Asks nobody who would make one."""
     torch = sys.modules.get("torch")
     return "triton" in sys.modules and (
-        _drivers()._active is not None or (torch is not None and torch.cuda.is_initialized())
+        drivers()._active is not None or (torch is not None and torch.cuda.is_initialized())
     )
 
 
@@ -225,11 +225,11 @@ def is_capturing() -> bool:
 
 def is_compile_only() -> bool:
     """Whether launches do nothing now."""
-    return isinstance(getattr(_drivers()._active, "utils", None), _Utils)
+    return isinstance(getattr(drivers()._active, "utils", None), _Utils)
 
 
 @functools.cache
-def _drivers() -> Any:
+def drivers() -> Any:
     """Triton's driver slot, kept: ops ask at each call, and an import statement costs more than the question."""
     from triton.runtime.driver import driver
 

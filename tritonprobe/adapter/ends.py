@@ -63,9 +63,10 @@ class Ends:
     ``observe()`` begins an op on this thread and returns how many launches of it came back before; ``observed()`` ends
     the innermost one and says whether a launch raised meanwhile. ``came_back()`` returns how many there are now,
     ``ops()`` how many ops are under way. ``add_raised(counted)``: a launch raises, whose end counts or does not.
+    ``for_ops`` is what an op that is called in C does instead of `observe` and `observed`; None in Python.
     """
 
-    __slots__ = ("add", "add_raised", "came_back", "ended", "observe", "observed", "ops")
+    __slots__ = ("add", "add_raised", "came_back", "ended", "for_ops", "observe", "observed", "ops", "watch")
 
     ended: Callable[[Any], None]
     observe: Callable[[], int]
@@ -74,8 +75,10 @@ class Ends:
     add_raised: Callable[[bool], None]
     came_back: Callable[[], int]
     ops: Callable[[], int]
+    for_ops: Any | None
 
     def __init__(self, watch: Watch, look: Callable[[Any, FrameType], None], in_c: bool = True) -> None:
+        self.watch = watch
         module: Any = native.load(SOURCE) if in_c else None
         if module is None:
             self._in_python(watch, look)
@@ -83,6 +86,7 @@ class Ends:
         self.ended, self.observe, self.observed = module.make(watch.any, watch.slow, look)
         self.add, self.add_raised = module.add, module.add_raised
         self.came_back, self.ops = module.came_back, module.ops
+        self.for_ops = module.for_ops
 
     def _in_python(self, watch: Watch, look: Callable[[Any, FrameType], None]) -> None:
         thread = _Thread()
@@ -113,3 +117,4 @@ class Ends:
 
         self.ended, self.observe, self.observed, self.add, self.add_raised = ended, observe, observed, add, add_raised
         self.came_back, self.ops = lambda: thread.ended - thread.raised, lambda: thread.ops
+        self.for_ops = None

@@ -8,8 +8,7 @@
  * up as the number or text that it is. Everything else is an exception.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "cell.h"
 
 static int
 is_plain(PyObject *key)
@@ -29,25 +28,6 @@ plain_of(PyObject *key)
     }
     PyErr_SetString(PyExc_TypeError, "add_one() looks plain keys up in dicts of dicts");
     return NULL;
-}
-
-/* The double that a memoryview of one double shows, or NULL. */
-static double *
-number_of(PyObject *cell)
-{
-    if (!PyMemoryView_Check(cell)) {
-        return NULL;
-    }
-    const PyMemoryViewObject *view = (const PyMemoryViewObject *)cell;
-    if ((view->flags & _Py_MEMORYVIEW_RELEASED) || (view->mbuf->flags & _Py_MANAGED_BUFFER_RELEASED)) {
-        return NULL;
-    }
-    const Py_buffer *buffer = &view->view;
-    if (buffer->readonly || buffer->ndim != 1 || buffer->itemsize != sizeof(double) || buffer->shape[0] < 1
-        || buffer->format == NULL || buffer->format[0] != 'd' || buffer->format[1] != '\0') {
-        return NULL;
-    }
-    return (double *)buffer->buf;
 }
 
 /* What stands under the next power of two in a dict (0 for 0 and below), as `shapes.buckets.pow2` has it: a borrowed
@@ -116,20 +96,10 @@ add_one(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
             return NULL;
         }
     }
-    double *number = number_of(found);
-    if (number != NULL) {
-        *number += 1.0;
-        Py_RETURN_NONE;
+    if (count_in(found) < 0) {
+        return NULL;
     }
-    if (PyList_CheckExact(found) && PyList_GET_SIZE(found) > 0 && PyFloat_CheckExact(PyList_GET_ITEM(found, 0))) {
-        PyObject *more = PyFloat_FromDouble(PyFloat_AS_DOUBLE(PyList_GET_ITEM(found, 0)) + 1.0);
-        if (more == NULL || PyList_SetItem(found, 0, more) < 0) {
-            return NULL;
-        }
-        Py_RETURN_NONE;
-    }
-    PyErr_SetString(PyExc_TypeError, "add_one() counts in a list or a memoryview of floats");
-    return NULL;
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {

@@ -4,8 +4,7 @@
  * the thread's own. While a cold call or a trial is under way, on whichever thread, Python looks at each end.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "launch_end.h"
 
 static _Thread_local long long ended; /* launch calls of this thread that came to an end, ever */
 static _Thread_local long long raised; /* those of them that did with an exception, in an op */
@@ -25,30 +24,52 @@ end(PyObject *state, PyObject *kernel)
     Py_RETURN_NONE;
 }
 
+static int
+begin(PyObject *any, long long *before)
+{
+    if (PyList_Append(any, Py_None) < 0) {
+        return -1;
+    }
+    ops++;
+    *before = ended - raised;
+    return 0;
+}
+
+static int
+finish(PyObject *any)
+{
+    Py_ssize_t size = PyList_GET_SIZE(any);
+    ops--;
+    int had_error = has_error;
+    has_error = 0;
+    if (size > 0) {
+        /* Shorter by its last item, and its memory stays: an empty list that gave it back would ask for it again in
+         * the next op. */
+        PyObject *last = PyList_GET_ITEM(any, size - 1);
+        Py_SET_SIZE(any, size - 1);
+        Py_DECREF(last);
+    }
+    return had_error;
+}
+
+static struct launch_end_ops for_ops = {begin, finish};
+
 static PyObject *
 observe(PyObject *state, PyObject *unused)
 {
     (void)unused;
-    if (PyList_Append(PyTuple_GET_ITEM(state, ANY), Py_None) < 0) {
+    long long before;
+    if (begin(PyTuple_GET_ITEM(state, ANY), &before) < 0) {
         return NULL;
     }
-    ops++;
-    return PyLong_FromLongLong(ended - raised);
+    return PyLong_FromLongLong(before);
 }
 
 static PyObject *
 observed(PyObject *state, PyObject *unused)
 {
     (void)unused;
-    PyObject *any = PyTuple_GET_ITEM(state, ANY);
-    Py_ssize_t size = PyList_GET_SIZE(any);
-    ops--;
-    int had_error = has_error;
-    has_error = 0;
-    if (size > 0 && PyList_SetSlice(any, size - 1, size, NULL) < 0) {
-        return NULL;
-    }
-    return PyBool_FromLong(had_error);
+    return PyBool_FromLong(finish(PyTuple_GET_ITEM(state, ANY)));
 }
 
 static PyMethodDef of_state[] = {
@@ -127,8 +148,19 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static int
+fill(PyObject *module)
+{
+    PyObject *capsule = PyCapsule_New(&for_ops, LAUNCH_END_OPS, NULL);
+    int status = PyModule_AddObjectRef(module, "for_ops", capsule);
+    Py_XDECREF(capsule);
+    return status;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "launch_end", NULL, 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "launch_end", NULL, 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

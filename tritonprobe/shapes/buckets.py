@@ -56,9 +56,13 @@ class UpTo(int):
     __slots__ = ()
 
 
+_POWERS = (*(UpTo(1 << bits) for bits in range(64)), UpTo(0))  # made once; the last is for 0 and below
+
+
 def pow2(n: int) -> UpTo:
     """`n` rounded up to a power of two; 0 for 0 and below. For the bucket of an op: ``{"M": pow2(a.shape[0])}``."""
-    return UpTo(0 if n <= 0 else 1 << (n - 1).bit_length())
+    bits = -1 if n <= 0 else (n - 1).bit_length()
+    return _POWERS[bits] if bits < len(_POWERS) - 1 else UpTo(1 << bits)
 
 
 @dataclass(frozen=True, slots=True)
