@@ -56,6 +56,17 @@ def test_a_module_is_loaded_once_a_process(source: Path) -> None:
 
 
 @needs_compiler
+def test_another_text_in_a_header_beside_it_is_another_module(source: Path, tmp_path: Path) -> None:
+    source.write_text(
+        SOURCE.replace("#include <Python.h>", '#include <Python.h>\n#include "tiny.h"').replace("42", "ANSWER")
+    )
+    for answer in (42, 43):
+        source.with_suffix(".h").write_text(f"#define ANSWER {answer}\n")
+        assert answer_of(source) == answer
+    assert len(built(tmp_path)) == 2
+
+
+@needs_compiler
 def test_another_text_is_another_module(source: Path, tmp_path: Path) -> None:
     answer_of(source)
     source.write_text(SOURCE.replace("42", "43"))

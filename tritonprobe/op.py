@@ -115,7 +115,7 @@ class _Op:
         where = counts.where(args, kwargs)
         reason = None if self._supports is None else self._refusal(counts, self._supports, args, kwargs)
         if reason is None:
-            before = counts.ends.observe()
+            before = counts.observe()
             try:
                 result = self._function(*args, **kwargs)
             except Exception as error:
@@ -126,8 +126,8 @@ class _Op:
                 counts.took_triton(where)
                 return self._fallback(*args, **kwargs) if counts.is_compile_only() else result
             finally:
-                if counts.ends.observed():
-                    counts.launches.forget_error()
+                if counts.observed():
+                    counts.forget_error()
         return counts.fall_back(where, reason, args, kwargs)
 
     @staticmethod
@@ -190,8 +190,10 @@ class _Counts:
         if follow(runtime):
             runtime.adapter.install_once()
         self.runtime = runtime
-        self.launches = runtime.adapter.launches
-        self.ends = self.launches.ends
+        launches = runtime.adapter.launches
+        self.ends = launches.ends
+        self.observe, self.observed = self.ends.observe, self.ends.observed
+        self.failed_first, self.forget_error = launches.failed_first, launches.forget_error
         self.is_compile_only, self._fallback_reason = is_compile_only, fallback_reason
         self._name = name
         self._fallback = fallback
@@ -202,7 +204,7 @@ class _Counts:
         self._native: Any | None = None
         self._places = (
             self.ends.watch.any,
-            self.launches.forget_error,
+            self.forget_error,
             _reason,
             self.supports_raised,
             self.failed,
@@ -253,7 +255,7 @@ class _Counts:
     def failed(self, where: str, error: Exception, before: int) -> FallbackReason | None:
         """Why the fallback answers now that the function raised; None if the error is for the caller."""
         reason = self._fallback_reason(error)
-        if reason is not None and self.launches.failed_first(error, before):
+        if reason is not None and self.failed_first(error, before):
             return reason
         self.took_triton(where)
         return None
