@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,9 +23,9 @@ from tests.adapter.conftest import fresh, samples_of, total_of
 from tritonprobe import native
 from tritonprobe.adapter import binder
 from tritonprobe.adapter.rewrite import RewriteError
-from tritonprobe.adapter.sites import Site
+from tritonprobe.adapter.sites import Shape, Site, plain_key
 from tritonprobe.runtime import Runtime
-from tritonprobe.shapes.buckets import pow2
+from tritonprobe.shapes.buckets import parse_spec, pow2
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler here")
 Count = Callable[..., None]
@@ -30,11 +33,21 @@ plain = st.integers() | st.booleans() | st.none() | st.text()
 
 
 @pytest.fixture(scope="module")
-def add_one() -> Count:
+def counter() -> Callable[[int, int], Count]:
     module = native.load(binder.COUNT_SOURCE)
     assert module is not None
-    found: Count = module.add_one
+    found: Callable[[int, int], Count] = module.Counter
     return found
+
+
+@pytest.fixture(scope="module")
+def add_one(counter: Callable[[int, int], Count]) -> Count:
+    """One count by a counter that has seen nothing before. The n-th key may be rounded if that bit of `mask` is set."""
+
+    def add(cells: object, mask: int, *keys: object) -> None:
+        counter(len(keys), mask)(cells, *keys)
+
+    return add
 
 
 def doubles(*values: float) -> memoryview[float]:
@@ -114,11 +127,121 @@ def test_keys_that_would_run_python_are_refused(add_one: Count) -> None:
     for cells, key in (({1: doubles(0.0)}, 1.0), (Folder({1: doubles(0.0)}), 1), ({1: doubles(0.0)}, [])):
         with pytest.raises(TypeError):
             add_one(cells, 0, key)
-    with pytest.raises(TypeError):
-        add_one({}, 0)
     cell = doubles(0.0)
     add_one({1: cell}, 0, Number(1))
     assert cell[0] == 1, "as the number that it is, without asking it"
+
+
+class Mode(enum.IntEnum):
+    NONE = 0
+    FP8 = 1
+
+
+class Layout(str):
+    __slots__ = ()
+
+
+numbers = (
+    st.integers(-5, 5) | st.integers(-(2**63) - 1, 2**64) | st.sampled_from([0, 1, 2, 4, 2**62, 2**62 + 1, -(2**63)])
+)
+texts = st.sampled_from(["fp8", "none", Layout("fp8"), "e\u0301", ""])
+anything = numbers | texts | st.booleans() | st.none() | st.sampled_from(Mode)
+
+
+@given(launches=st.lists(st.tuples(anything, anything, anything), max_size=40), rounds=st.tuples(*3 * [st.booleans()]))
+def test_a_counter_that_remembers_its_latest_launches_counts_as_one_that_does_not(
+    counter: Callable[[int, int], Count], launches: list[tuple[Any, ...]], rounds: tuple[bool, ...]
+) -> None:
+    rules = parse_spec({name: "pow2" if rounds[i] else "exact" for i, name in enumerate("abc")})
+    shape = Shape(rules)
+    names: dict[str, list[memoryview[float]]] = {}
+    count = counter(3, shape.rounded)
+    plainly: dict[str, int] = {}
+    for launch in launches:
+        key = plain_key(launch)
+        name = rules.name(dict(zip("abc", key, strict=True)))
+        plainly[name] = plainly.get(name, 0) + 1
+        try:
+            count(shape.hot, *launch)
+        except KeyError:
+            (cell,) = names.setdefault(name, [doubles(0.0)])
+            cell[0] += 1
+            shape.remember(key, cell)
+    # True leads where 1 does once that was there: dicts hold them for the same.
+    assert sum(cell[0] for (cell,) in names.values()) == len(launches)
+    if not any(isinstance(value, bool) for launch in launches for value in launch):
+        assert {name: cell[0] for name, (cell,) in names.items()} == plainly
+
+
+def test_a_launch_is_remembered_for_its_own_cells_only(counter: Callable[[int, int], Count]) -> None:
+    """While a trial runs, the binder is given an empty dict, so that each call goes to `Site.miss`."""
+    count, cell, other = counter(2, 0), doubles(0.0), doubles(0.0)
+    hot = {1: {2: cell}}
+    for _ in range(3):
+        count(hot, 1, 2)
+        with pytest.raises(KeyError):
+            count({}, 1, 2)
+        count({1: {2: other}}, 1, 2)
+    assert (cell[0], other[0]) == (3, 3)
+
+
+def test_what_is_remembered_is_let_go(counter: Callable[[int, int], Count]) -> None:
+    key, cell = "a key of a launch" * 2, doubles(0.0)
+    cells = {key: cell}
+    before = [sys.getrefcount(each) for each in (key, cell, cells)]
+    count = counter(1, 0)
+    count(cells, key)
+    assert [sys.getrefcount(each) for each in (key, cell, cells)] == [held + 1 for held in before]
+    for i in range(20):
+        count({i: doubles(0.0)}, i)
+    assert [sys.getrefcount(each) for each in (key, cell, cells)] == before
+    count(cells, key)
+    del count
+    assert [sys.getrefcount(each) for each in (key, cell, cells)] == before
+
+
+def test_a_cell_that_was_released_meanwhile_is_not_written_to(counter: Callable[[int, int], Count]) -> None:
+    count, cell = counter(1, 0), doubles(0.0)
+    count({1: cell}, 1)
+    cells = {1: cell}
+    count(cells, 1)
+    cell.release()
+    with pytest.raises(TypeError):
+        count(cells, 1)
+
+
+def test_many_keys_come_in_tuples(counter: Callable[[int, int], Count]) -> None:
+    count, cell = counter(5, 0b10000), doubles(0.0)
+    cells = {1: {2: {3: {4: {8: cell}}}}}
+    for fifth in (8, 7, 5):
+        count(cells, (1, 2), (3, 4, fifth))
+        count(cells, 1, 2, 3, 4, fifth)
+    assert cell[0] == 6
+    for wrong in (((1, 2), (3, 4)), ((1, 2), (3, 4, 5, 6)), ((1, 2), [3, 4, 8]), (1, 2), ()):
+        with pytest.raises(TypeError):
+            count(cells, *wrong)
+
+
+@pytest.mark.parametrize("size", [0, -1, 257])
+def test_a_counter_of_no_keys_or_too_many_is_refused(counter: Callable[[int, int], Count], size: int) -> None:
+    with pytest.raises(ValueError, match="1 to 256"):
+        counter(size, 0)
+
+
+@pytest.mark.parametrize("dims", [28, 29, 41, 256, 257])
+def test_a_kernel_of_many_dimensions_is_counted(
+    instrumented: Runtime, misses: list[Any], dims: int, tmp_path: Path
+) -> None:
+    names = ", ".join(f"n{i}" for i in range(dims))
+    file = tmp_path / "many.py"
+    file.write_text(f"import triton.language as tl\n\ndef many(x, {names}):\n    tl.store(x, n0 + n{dims - 1})\n")
+    space = runpy.run_path(str(file))
+    space["many"].__globals__.update(space)
+    kernel = triton.jit(space["many"])
+    for _ in range(4):
+        kernel[(1,)](X, *range(3, 3 + dims))
+    assert len(misses) == 1, "the first launch"
+    assert total_of(instrumented, "launches_total") == 4
 
 
 @given(value=st.integers(-(2**65), 2**65) | st.integers(-3, 70), may=st.booleans(), edges=st.sets(st.integers(0, 64)))
@@ -170,15 +293,6 @@ def test_a_number_that_changes_with_each_launch_is_counted_without_python(
     assert misses == [1000, 1025], "the first of each bucket"
     counted = {labels[1]: count for labels, count in samples_of(instrumented, "launches_total").items()}
     assert counted == {"n<=1024": 25, "n<=2048": 75}
-
-
-class Mode(enum.IntEnum):
-    NONE = 0
-    FP8 = 1
-
-
-class Layout(str):
-    __slots__ = ()
 
 
 @pytest.mark.parametrize(("value", "plain"), [(Mode.FP8, 1), (Layout("rows"), "rows")])
@@ -267,7 +381,7 @@ def test_all_ways_to_count_put_a_value_into_the_same_bucket(instrumented: Runtim
     def counted_by(way: str) -> dict[tuple[str, ...], float]:
         with pytest.MonkeyPatch.context() as patch:
             if way == "inline":
-                patch.setattr(instrumented.adapter._binders, "_count", None)
+                patch.setattr(instrumented.adapter._binders, "_counter", None)
             if way == "pre_run_hook":
                 patch.setattr(binder, "counting_binder", refuse)
             kernel = fresh(kernels.add_kernel)

@@ -29,6 +29,9 @@ from tritonprobe.forks import tell_in_child
 log = logging.getLogger("tritonprobe")
 
 COUNT_SOURCE = Path(__file__).with_name("launch_count.c")
+MOST_KEYS = 256  # of a count in C
+CounterType = Callable[[int, int], Callable[..., None]]
+"""Makes what counts a launch of so many dimensions, of which those with a bit set are rounded."""
 PLAIN = "_tritonprobe_plain"  # on our binders: Triton's own, to put back
 
 
@@ -40,7 +43,7 @@ class Binders:
         self._calls = calls
         self._enabled = enabled
         self._generate: Any = None
-        self._count: Callable[..., None] | None = None  # in C; None: the statement is Python
+        self._counter: CounterType | None = None  # in C; None: the statement is Python
         self._warned = False
         self._lock = threading.RLock()  # held while binders are put in their places, or taken out
         tell_in_child(self)
@@ -51,7 +54,7 @@ class Binders:
         from triton.runtime import jit
 
         patches.replace(jit.JITFunction, "__init__", self._remembering)
-        self._count = _native_count()
+        self._counter = _native_counter()
         self._registry.meet(CELLS)
 
         def around(generate: Any) -> Any:
@@ -200,7 +203,9 @@ class Binders:
         miss = functools.partial(site.miss, shape)
         try:
             cells = site.cells_now(shape)
-            _, binder = counting_binder(self._generate, arguments, shape.dims, cells, miss, self._count, shape.rounded)
+            size = max(len(shape.dims), 1)
+            count = None if self._counter is None or size > MOST_KEYS else self._counter(size, shape.rounded)
+            _, binder = counting_binder(self._generate, arguments, shape.dims, cells, miss, count)
         except RewriteError as error:
             if not self._warned:
                 self._warned = True
@@ -211,16 +216,16 @@ class Binders:
                 site.hooks.append(hook)
                 kernel.pre_run_hooks.append(hook)
             return plain
-        site.strategy = "inline" if self._count is None else "native"
+        site.strategy = "inline" if count is None else "native"
         site.namespaces.append(binder.__globals__)
         setattr(binder, PLAIN, plain)
         assert binder.__globals__.keys() >= {CELLS, MISS}
         return binder
 
 
-def _native_count() -> Callable[..., None] | None:
-    count: Callable[..., None] | None = getattr(native.load(COUNT_SOURCE), "add_one", None)
-    return count
+def _native_counter() -> CounterType | None:
+    counter: CounterType | None = getattr(native.load(COUNT_SOURCE), "Counter", None)
+    return counter
 
 
 def _autotune_keys(kernel: Any) -> tuple[str, ...]:

@@ -6,9 +6,15 @@
  * Only plain keys are looked up (int, str, bool, None): comparing them runs no Python code, so nothing can change the
  * dicts meanwhile, and borrowed references hold. A value of a subclass of int or str, such as an enumeration's, is looked
  * up as the number or text that it is. Everything else is an exception.
+ *
+ * Kernels of engines have forty keys and more, and the launches of a step are mostly alike: so a counter compares the
+ * keys with those of its latest launches first, which takes a nanosecond or two a key, where a dict's lookup takes twenty.
+ * That holds as long as keys lead to the cell that they once led to, a number to that of its power of two (`sites.Shape`).
  */
 
 #include "cell.h"
+#include <limits.h>
+#include <stddef.h>
 
 static int
 is_plain(PyObject *key)
@@ -26,12 +32,22 @@ plain_of(PyObject *key)
     if (PyUnicode_Check(key)) {
         return PyUnicode_FromObject(key);
     }
-    PyErr_SetString(PyExc_TypeError, "add_one() looks plain keys up in dicts of dicts");
+    PyErr_SetString(PyExc_TypeError, "a counter looks plain keys up in dicts of dicts");
     return NULL;
 }
 
-/* What stands under the next power of two in a dict (0 for 0 and below), as `shapes.buckets.pow2` has it: a borrowed
- * reference, or NULL, with an exception or without. */
+/* The next power of two, 0 for 0 and below, as `shapes.buckets.pow2` has it, of a value up to 2**62. */
+static long long
+edge_of(long long value)
+{
+    long long edge = value <= 0 ? 0 : 1;
+    while (edge > 0 && edge < value) {
+        edge <<= 1;
+    }
+    return edge;
+}
+
+/* What stands under the next power of two in a dict: a borrowed reference, or NULL, with an exception or without. */
 static PyObject *
 rounded(PyObject *dict, PyObject *key)
 {
@@ -43,11 +59,7 @@ rounded(PyObject *dict, PyObject *key)
     if ((value == -1 && PyErr_Occurred()) || overflow > 0 || value > (1LL << 62)) {
         return NULL;
     }
-    long long edge = value <= 0 || overflow < 0 ? 0 : 1;
-    while (edge > 0 && edge < value) {
-        edge <<= 1;
-    }
-    PyObject *number = PyLong_FromLongLong(edge);
+    PyObject *number = PyLong_FromLongLong(overflow < 0 ? 0 : edge_of(value));
     if (number == NULL) {
         return NULL;
     }
@@ -56,27 +68,137 @@ rounded(PyObject *dict, PyObject *key)
     return found;
 }
 
-/* add_one(cells, mask, key, key, ...): cells[key][key]...[0] += 1.0. The n-th key may be rounded if the n-th bit of `mask`
- * is set. Raises KeyError or TypeError, and then changed nothing. */
-static PyObject *
-add_one(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+enum { LATEST = 4, MOST_KEYS = 256 };
+enum kind { SAME, NUMBER, TEXT };
+
+/* What a key has to be like: the same object (None, True, False), a number between two, or a text. */
+struct wanted {
+    enum kind kind;
+    PyObject *object;
+    long long above, upto;
+};
+
+/* A launch as it was, and where it was counted. */
+struct launch {
+    PyObject *cells; /* NULL: nothing is remembered here */
+    PyObject *cell;
+    struct wanted *keys;
+};
+
+struct counter {
+    PyObject_HEAD
+    vectorcallfunc call;
+    unsigned long long mask;
+    Py_ssize_t size; /* keys of a launch */
+    int latest;      /* the one that the last launch was like */
+    struct launch launches[LATEST];
+};
+
+/* Whether a key is what is wanted. Leaves no exception. */
+static int
+is_like(const struct wanted *wanted, PyObject *key)
 {
-    (void)module;
-    if (count < 3) {
-        PyErr_SetString(PyExc_TypeError, "add_one(cells, mask, key, ...) takes a key at least");
-        return NULL;
+    if (key == wanted->object) {
+        return 1;
     }
-    unsigned long long mask = PyLong_AsUnsignedLongLong(arguments[1]);
-    if (mask == (unsigned long long)-1 && PyErr_Occurred()) {
-        return NULL;
+    if (wanted->kind == NUMBER) {
+        if (!PyLong_Check(key) || PyBool_Check(key)) {
+            return 0;
+        }
+        int overflow = 0;
+        long long value = PyLong_AsLongLongAndOverflow(key, &overflow);
+        return overflow == 0 && value > wanted->above && value <= wanted->upto;
     }
-    PyObject *found = arguments[0];
-    for (Py_ssize_t i = 2; i < count; i++) {
+    return wanted->kind == TEXT && PyUnicode_Check(key) && PyUnicode_Compare(key, wanted->object) == 0;
+}
+
+static int
+is_this(const struct launch *launch, PyObject *cells, PyObject *const *keys, Py_ssize_t size)
+{
+    if (launch->cells != cells) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if (!is_like(&launch->keys[i], keys[i])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void
+forget(struct launch *launch, Py_ssize_t size)
+{
+    for (Py_ssize_t i = 0; launch->keys != NULL && i < size; i++) {
+        Py_CLEAR(launch->keys[i].object);
+    }
+    Py_CLEAR(launch->cells);
+    Py_CLEAR(launch->cell);
+}
+
+/* 0, or -1 for a number that is too large, and without memory. Of a subclass's value nothing is held but its text. */
+static int
+want(struct wanted *wanted, PyObject *key, int may_be_rounded)
+{
+    wanted->kind = key == Py_None || PyBool_Check(key) ? SAME : PyLong_Check(key) ? NUMBER : TEXT;
+    wanted->object = NULL;
+    if (wanted->kind == NUMBER) {
+        int overflow = 0;
+        long long value = PyLong_AsLongLongAndOverflow(key, &overflow);
+        if (overflow != 0 || value == LLONG_MIN) {
+            return -1;
+        }
+        wanted->above = value - 1;
+        wanted->upto = value;
+        if (may_be_rounded && value <= (1LL << 62)) {
+            wanted->upto = edge_of(value);
+            wanted->above = wanted->upto > 1 ? wanted->upto / 2 : wanted->upto == 1 ? 0 : LLONG_MIN;
+        }
+    }
+    if (is_plain(key)) {
+        wanted->object = Py_NewRef(key);
+    }
+    else if (wanted->kind == TEXT && (wanted->object = PyUnicode_FromObject(key)) == NULL) {
+        PyErr_Clear();
+        return -1;
+    }
+    return 0;
+}
+
+static void
+remember(struct counter *self, PyObject *cells, PyObject *const *keys, PyObject *cell)
+{
+    int place = (self->latest + 1) % LATEST;
+    struct launch *launch = &self->launches[place];
+    forget(launch, self->size);
+    if (launch->keys == NULL) {
+        launch->keys = PyMem_Calloc((size_t)self->size, sizeof(*launch->keys));
+        if (launch->keys == NULL) {
+            return;
+        }
+    }
+    for (Py_ssize_t i = 0; i < self->size; i++) {
+        if (want(&launch->keys[i], keys[i], i < 64 && (self->mask >> i & 1)) < 0) {
+            forget(launch, self->size);
+            return;
+        }
+    }
+    launch->cells = Py_NewRef(cells);
+    launch->cell = Py_NewRef(cell);
+    self->latest = place;
+}
+
+/* The cell that the keys lead to: a borrowed reference. NULL with KeyError or TypeError. */
+static PyObject *
+look_up(PyObject *cells, unsigned long long mask, PyObject *const *keys, Py_ssize_t size)
+{
+    PyObject *found = cells;
+    for (Py_ssize_t i = 0; i < size; i++) {
         if (!PyDict_CheckExact(found)) {
-            PyErr_SetString(PyExc_TypeError, "add_one() looks plain keys up in dicts of dicts");
+            PyErr_SetString(PyExc_TypeError, "a counter looks plain keys up in dicts of dicts");
             return NULL;
         }
-        PyObject *key = arguments[i], *made = NULL;
+        PyObject *key = keys[i], *made = NULL;
         if (!is_plain(key)) {
             key = made = plain_of(key);
             if (made == NULL) {
@@ -85,30 +207,132 @@ add_one(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
         }
         PyObject *place = found;
         found = PyDict_GetItemWithError(place, key);
-        if (found == NULL && i < 66 && (mask >> (i - 2) & 1) && !PyErr_Occurred()) {
+        if (found == NULL && i < 64 && (mask >> i & 1) && !PyErr_Occurred()) {
             found = rounded(place, key);
         }
         Py_XDECREF(made);
         if (found == NULL) {
             if (!PyErr_Occurred()) {
-                PyErr_SetObject(PyExc_KeyError, arguments[i]);
+                PyErr_SetObject(PyExc_KeyError, keys[i]);
             }
             return NULL;
         }
     }
-    if (count_in(found) < 0) {
+    return found;
+}
+
+/* The keys of a call that has them in tuples; 0, or -1 if they are not as many as they should be. */
+static int
+unpack(PyObject **keys, Py_ssize_t size, PyObject *const *groups, Py_ssize_t count)
+{
+    Py_ssize_t found = 0;
+    for (Py_ssize_t group = 0; group < count; group++) {
+        if (!PyTuple_CheckExact(groups[group]) || found + PyTuple_GET_SIZE(groups[group]) > size) {
+            return -1;
+        }
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(groups[group]); i++) {
+            keys[found++] = PyTuple_GET_ITEM(groups[group], i);
+        }
+    }
+    return found == size ? 0 : -1;
+}
+
+/* counter(cells, key, key, ...), or counter(cells, (key, key, ...), ...): cells[key][key]...[0] += 1.0.
+ * Raises KeyError or TypeError, and then changed nothing. */
+static PyObject *
+count(PyObject *counter, PyObject *const *arguments, size_t flags, PyObject *names)
+{
+    struct counter *self = (struct counter *)counter;
+    Py_ssize_t given = PyVectorcall_NARGS(flags) - 1, size = self->size;
+    if (given < 1 || names != NULL) {
+        return PyErr_Format(PyExc_TypeError, "a counter takes cells and keys");
+    }
+    PyObject *cells = arguments[0], *const *keys = arguments + 1, *unpacked[MOST_KEYS];
+    if (given != size) {
+        if (unpack(unpacked, size, keys, given) < 0) {
+            return PyErr_Format(PyExc_TypeError, "this counter takes %zd keys", size);
+        }
+        keys = unpacked;
+    }
+    for (int i = 0; i < LATEST; i++) {
+        int place = (self->latest + i) % LATEST;
+        const struct launch *launch = &self->launches[place];
+        if (is_this(launch, cells, keys, size)) {
+            self->latest = place;
+            if (count_in(launch->cell) < 0) {
+                return NULL;
+            }
+            Py_RETURN_NONE;
+        }
+    }
+    PyObject *cell = look_up(cells, self->mask, keys, size);
+    if (cell == NULL || count_in(cell) < 0) {
         return NULL;
     }
+    remember(self, cells, keys, cell);
     Py_RETURN_NONE;
 }
 
-static PyMethodDef methods[] = {
-    {"add_one", (PyCFunction)(void (*)(void))add_one, METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
+static PyObject *
+counter_new(PyTypeObject *type, PyObject *arguments, PyObject *named)
+{
+    static char *names[] = {"size", "rounded", NULL};
+    Py_ssize_t size;
+    unsigned long long mask;
+    if (!PyArg_ParseTupleAndKeywords(arguments, named, "nK", names, &size, &mask)) {
+        return NULL;
+    }
+    if (size < 1 || size > MOST_KEYS) {
+        return PyErr_Format(PyExc_ValueError, "a counter of %zd keys: expected 1 to %d", size, MOST_KEYS);
+    }
+    struct counter *self = (struct counter *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->call = count;
+        self->size = size;
+        self->mask = mask;
+    }
+    return (PyObject *)self;
+}
+
+static void
+counter_dealloc(PyObject *counter)
+{
+    struct counter *self = (struct counter *)counter;
+    for (int i = 0; i < LATEST; i++) {
+        forget(&self->launches[i], self->size);
+        PyMem_Free(self->launches[i].keys);
+    }
+    Py_TYPE(counter)->tp_free(counter);
+}
+
+/* No subject of the garbage collector: what it holds (dicts of dicts of memoryviews, plain keys) leads nowhere back. */
+static PyTypeObject counter_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "launch_count.Counter",
+    .tp_doc = "Counter(size, rounded) counts launches of `size` keys; the n-th may be rounded if that bit is set.",
+    .tp_basicsize = sizeof(struct counter),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = counter_new,
+    .tp_dealloc = counter_dealloc,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(struct counter, call),
+};
+
+static int
+fill(PyObject *module)
+{
+    if (PyType_Ready(&counter_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "Counter", (PyObject *)&counter_type);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)fill},
+    {0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "launch_count", NULL, 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "launch_count", NULL, 0, NULL, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC

@@ -25,6 +25,8 @@ MISS = "_tritonprobe_miss"
 TYPES = "_tritonprobe_types"
 PLAIN_TYPES = frozenset((int, str, bool, type(None)))
 """Of arguments that cells are found by. An equal number of another type is another class of argument to Triton."""
+MANY, GROUP = 28, 20
+"""CPython builds a list of the arguments first where there are more than 30, and keeps tuples of up to 20 for reuse."""
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
@@ -136,14 +138,13 @@ def counting_binder(
     cells: dict[Any, Any],
     miss: Callable[[Any], None],
     count: Callable[..., None] | None = None,
-    rounded: int = 0,
 ) -> tuple[types.FunctionType, types.FunctionType]:
     """Triton's binder for one kernel, plain and with ``cells[dim][dim]...[0] += 1.0`` as its first statement.
 
     Dicts in dicts, since a tuple as a key costs twice their time; and 1.0, since a float cell plus 1 has to convert.
     The types are asked for before, since 5.0 would find the cell of 5. With `count` the statement is
-    ``count(cells, rounded, dim, dim, ...)``, which must do the same or raise, but may look a dimension whose bit is set
-    in `rounded` up as the next power of two (`launch_count.c`).
+    ``count(cells, dim, dim, ...)``, or with many of them ``count(cells, (dim, dim, ...), ...)``, which must do the same
+    or raise (`launch_count.c`).
 
     `generate` is Triton's ``create_function_from_signature``, `arguments` what it takes. It builds the binder by
     ``exec``; a private copy of it runs here with an ``exec`` that keeps the text. Any failing lookup goes to
@@ -182,7 +183,10 @@ def counting_binder(
         plain_keys = " and ".join(f"{dim}.__class__ in {TYPES}" for dim in dims) or "True"
         add = f"if {plain_keys}: {CELLS}{place}[0] += 1.0\n    else: {MISS}({key})"
     else:
-        add = f"{COUNT}({', '.join((CELLS, str(rounded), *(dims or ('None',))))})"
+        keys = dims or ("None",)
+        if len(keys) > MANY:
+            keys = tuple(f"({', '.join(keys[i : i + GROUP])},)" for i in range(0, len(keys), GROUP))
+        add = f"{COUNT}({', '.join((CELLS, *keys))})"
     inner.body[:0] = ast.parse(f"try:\n    {add}\nexcept Exception:\n    {MISS}({key})").body
     space = {**namespace, CELLS: cells, COUNT: count, MISS: miss, TYPES: PLAIN_TYPES}
     builtins.exec(compile(ast.fix_missing_locations(tree), BINDER_FILE, "exec", dont_inherit=True), space)
