@@ -1,7 +1,27 @@
-"""The adapter's fixtures, for tests that launch real Triton kernels on the compile-only device."""
+"""The adapter's fixtures, for tests that launch real Triton kernels on the compile-only device; and both ways."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
 from tests.adapter.conftest import cache, nobody_probes, runtime
+from tritonprobe.gpu import launch_log, passes
 
 __all__ = ["cache", "nobody_probes", "runtime"]
+
+
+@pytest.fixture(scope="module", autouse=True, params=["compiled", "plain"])
+def way(request: Any) -> Iterator[None]:
+    """What is done to every record and launch, in C and without a compiler."""
+    if request.param == "compiled":
+        if passes.compiled() is None or launch_log.compiled() is None:
+            pytest.skip("there is no C compiler here")
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "compiled", lambda: None)
+        patch.setattr(launch_log, "compiled", lambda: None)
+        yield

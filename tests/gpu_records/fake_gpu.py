@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tritonprobe.gpu.records import KIND, Records, read
+from tritonprobe.gpu.passes import KIND
+from tritonprobe.gpu.records import Records, read
 
 # CUPTI's cupti_activity.h: CUpti_ActivityKernel9 (CUDA 12, 208 bytes) and CUpti_ActivityKernel10 (CUDA 13.0, 216).
 FIELDS: dict[str, tuple[str, int]] = {

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.gpu_records.fake_gpu import raw
+from tritonprobe.gpu import launch_log
 from tritonprobe.gpu.attribution import Edges, attribute, columns
-from tritonprobe.gpu.records import Records, read
+from tritonprobe.gpu.records import ALL, Records, read
 from tritonprobe.seen import Label, Seen
 
 
@@ -54,10 +55,15 @@ class World:
 
     def labels(self, edges: Edges = Edges(0, 1, 10**6, 10**6 + 1)) -> list[Label | str | None]:  # noqa: B008
         records: Records = read([raw(self.rows)], 216)
-        found = attribute(columns(self.seen, edges), records, NAMES, records.name.astype(np.intp))
+        log = launch_log.new(max(1, len(self.seen)))
+        for each in self.seen:
+            log.append(each)
+        launches = columns(launch_log.logged(log), edges)
+        found = attribute(launches, records, [NAMES[n] for n in records.classes.name.tolist()])
         self.found = found
         words = {-1: "foreign", -2: "dropped"}
-        return [words.get(i, found.labels[i] if i >= 0 else None) for i in found.label.tolist()]
+        labels = found.label(records.which).tolist()
+        return [words.get(i, found.labels[i] if i >= 0 else None) for i in labels]
 
 
 def test_each_launch_has_its_record() -> None:
@@ -65,8 +71,20 @@ def test_each_launch_has_its_record() -> None:
     for place, (kernel, bucket, grid) in enumerate([(A, 1, 3), (B, 1, 3), (A, 2, 4), (A, 1, 3)]):
         world.launch(kernel, bucket, grid, 10 * place + 2, 10 * place + 3)
     assert world.labels() == world.truth
-    assert world.found.launch.tolist() == [0, 1, 2, 3]
+    assert (world.found.records, world.found.launches) == (ALL, ALL)  # the n-th record is the n-th launch's
     assert (world.found.matched, world.found.dropped) == (4, {})
+
+
+def test_launches_that_changed_places_have_their_own_records() -> None:
+    world = World()
+    for kernel, before, after in ((B, 2, 7), (A, 3, 6), (A, 8, 11), (B, 9, 10)):
+        world.launch(kernel, 1, 3, before, after, leaves=False)
+    world.record("foreign", 3)
+    for kernel in (A, B, B, A):
+        world.record(kernel.name, 3 * kernel.ctas)
+    assert world.labels() == ["foreign", ("m.a", "1"), ("m.b", "1"), ("m.b", "1"), ("m.a", "1")]
+    pairs = zip(np.arange(5)[world.found.records], np.arange(4)[world.found.launches], strict=True)
+    assert sorted(pairs) == [(1, 1), (2, 0), (3, 3), (4, 2)]
 
 
 def test_an_empty_grid_leaves_no_record() -> None:
@@ -74,6 +92,14 @@ def test_an_empty_grid_leaves_no_record() -> None:
     world.launch(A, 1, 0, 2, 3, leaves=False)
     world.launch(A, 2, 3, 4, 5)
     assert world.labels() == [("m.a", "2")]
+
+
+def test_a_grid_too_large_for_the_launcher_may_have_left_no_record() -> None:
+    world = World()
+    world.launch(A, 1, 2**31, 2, 3, leaves=False)
+    world.launch(A, 2, 3, 4, 5)
+    assert world.labels() == [("m.a", "2")]
+    assert world.found.dropped == {"edge": 1}
 
 
 def test_a_grid_of_clusters_is_as_wide_as_its_blocks() -> None:

@@ -29,6 +29,13 @@ def callbacks(tmp_path: Path) -> ModuleType:
     return module
 
 
+def taken(callbacks: Any) -> list[bytes]:
+    """Everything that came back, read and put back."""
+    found = [bytes(view) for view in callbacks.take()]
+    callbacks.put_back()
+    return found
+
+
 class Cupti:
     """What CUPTI does with the two callbacks."""
 
@@ -58,8 +65,22 @@ def test_bytes_come_back_in_order(callbacks: Any) -> None:
     cupti.give_back(first, b"first")
     cupti.give_back(third, b"")  # returned empty
     assert callbacks.counts() == (3, 0, 0)
-    assert callbacks.take() == [b"second", b"first"]
-    assert callbacks.take() == []
+    assert taken(callbacks) == [b"second", b"first"]
+    assert taken(callbacks) == []
+
+
+def test_what_is_read_is_not_lent_meanwhile(callbacks: Any) -> None:
+    callbacks.set_up(SIZE, 2)
+    cupti = Cupti(callbacks)
+    first, second = (cupti.lend() or 0 for _ in range(2))
+    cupti.give_back(first, b"first")
+    (view,) = callbacks.take()
+    cupti.give_back(second, b"second")  # comes too late
+    assert cupti.lend() is None
+    assert view == b"first"
+    callbacks.put_back()
+    assert cupti.lend() == first
+    assert taken(callbacks) == [b"second"]
 
 
 def test_buffers_are_aligned_and_bounded(callbacks: Any) -> None:
@@ -71,7 +92,7 @@ def test_buffers_are_aligned_and_bounded(callbacks: Any) -> None:
     assert cupti.lend() is None
     assert callbacks.counts() == (COUNT, COUNT, 1)
     cupti.give_back(lent[3], b"x")
-    callbacks.take()
+    taken(callbacks)
     assert cupti.lend() == lent[3]
 
 
@@ -80,13 +101,13 @@ def test_before_it_is_set_up_there_is_no_buffer(callbacks: Any) -> None:
     buffer, size, most = PLACE(1), NUMBER(1), NUMBER(1)
     Cupti(callbacks).requested(ctypes.byref(buffer), ctypes.byref(size), ctypes.byref(most))
     assert (buffer.value, size.value) == (None, 0)
-    assert callbacks.take() == []
+    assert taken(callbacks) == []
 
 
 def test_a_buffer_that_is_not_ours_is_left_alone(callbacks: Any) -> None:
     callbacks.set_up(SIZE, COUNT)
     Cupti(callbacks).completed(None, 0, 4096, SIZE, 8)
-    assert callbacks.take() == []
+    assert taken(callbacks) == []
     assert callbacks.counts() == (0, 0, 0)
 
 
@@ -116,12 +137,12 @@ def test_many_threads_never_share_a_buffer(callbacks: Any) -> None:
     threads = [threading.Thread(target=cupti, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    taken: list[bytes] = []
+    found: list[bytes] = []
     while any(thread.is_alive() for thread in threads):
-        taken += callbacks.take()
-    taken += callbacks.take()
+        found += taken(callbacks)
+    found += taken(callbacks)
     assert callbacks.counts()[1] == 0
-    assert len(taken) == len(set(taken)) == sum(counts)
+    assert len(found) == len(set(found)) == sum(counts)
 
 
 def test_it_is_left_once_and_at_the_exit_of_a_call(callbacks: Any) -> None:

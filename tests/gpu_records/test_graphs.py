@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import weakref
 
-import numpy as np
 import pytest
 
 from tests.gpu_records.fake_gpu import Names, raw
 from tritonprobe.gpu import graphs as graphs_module
+from tritonprobe.gpu import launch_log
 from tritonprobe.gpu.analysis import analyse
 from tritonprobe.gpu.attribution import Edges, Key
 from tritonprobe.gpu.cupti import text_at
@@ -54,7 +54,7 @@ class Replays:
                 for i, (name, grid) in enumerate(nodes)
             ][part]
         records = read([raw(rows)], 216)
-        labels, of = self.graphs.attribute(records, NAMES, records.name.astype(np.intp), off)
+        labels, of = self.graphs.attribute(records, [NAMES[n] for n in records.classes.name.tolist()], off)
         each = len(rows) // replays
         assert set(of[:each].tolist()) == {-2}, "the first replay's times are not to be trusted"
         return [labels[i][1] if i >= 0 else {-1: "unknown", -2: "dropped"}[i] for i in of[-each:].tolist()]
@@ -272,5 +272,7 @@ def test_a_window_over_one_kernel_in_one_graph_is_analysed() -> None:
         {"name": names.address("a"), "x": 3, "correlation": n, "graph": 2, "node": 1000, "start": n, "end": n + 1}
         for n in range(1, 6)
     ]
-    found = analyse([], read([raw(rows)], 216), Edges(0, 1, 2, 3), 1000, graphs, text_at, str)
+    found = analyse(
+        launch_log.logged(launch_log.new(1)), read([raw(rows)], 216), Edges(0, 1, 2, 3), 1000, graphs, text_at, str
+    )
     assert found.sums() == [(("m.a", "small"), 4, 4)]

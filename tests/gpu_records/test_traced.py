@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -129,13 +127,13 @@ def test_each_launch_is_the_latest_steps_of_its_thread(
     drawn: list[tuple[int, int, int, tuple[str, str]]], launches: list[tuple[int, int, bool]]
 ) -> None:
     steps: list[TracedStep] = [(start, start + length, thread, (trace,)) for start, length, thread, trace in drawn]
-    seen: Any = [SimpleNamespace(thread=thread) for _, thread, _ in launches]
     at = np.array([at for at, _, _ in launches], np.int64)
     of = np.array([-1 if trial else 0 for _, _, trial in launches], np.int64)
     nothing = np.empty(0, np.int64)
-    known = Known(of, np.arange(len(at)), at, at + 5, at + 9)
-    found = Found([("k", "b")], nothing, nothing, Attribution([], nothing, nothing), 0, 0, nothing, {}, known)
-    told = choose(seen, found, steps, 1000)
+    threads = np.array([thread for _, thread, _ in launches], np.int64)
+    known = Known(of, threads, at, at + 5, at + 9)
+    found = Found([("k", "b")], nothing, nothing, Attribution([], nothing), 0, 0, nothing, {}, known)
+    told = choose(found, steps, 1000)
     expected = []
     for when, thread, trial in launches:
         mine = [step for step in steps if step[2] == thread and step[0] <= when < step[1]]

@@ -74,7 +74,7 @@ class Server:
     def analysed(self, taken: Taken | str) -> Found | None:
         if isinstance(taken, str):
             return None
-        return analyse(taken.seen, taken.records, taken.edges, taken.off_ns, Graphs(), text_at, str)
+        return analyse(taken.launches, taken.records, taken.edges, taken.off_ns, Graphs(), text_at, str)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def wrong_labels(taken: Taken, found: Found, truth: Callable[[str, int], str]) -
     """Records whose label is not the one that their grid was chosen for."""
     names = [text_at(address) for address in taken.records.name.tolist()]
     grids = (taken.records.grid >> np.uint64(32)).tolist()
-    labels = found.launched.label.tolist()
+    labels = found.launched.label(taken.records.which).tolist()
     return [
         f"{name} {grid}: {found.launched.labels[label]}"
         for name, grid, label in zip(names, grids, labels, strict=True)
@@ -108,7 +108,7 @@ def test_every_launch_of_one_thread_is_right(server: Server) -> None:
     assert len(taken.records) > 20
     assert wrong_labels(taken, found, lambda _, grid: f"n<={2 ** (grid % 5 + 1)},m<=16") == []
     assert found.launched.matched == len(taken.records)
-    assert (found.launched.launch >= 0).all()
+    assert len(taken.records.start[found.launched.records]) == len(taken.records)
     assert {label[0].rpartition(".")[2] for label in found.labels} == {"left_kernel", "right_kernel"}
 
 
@@ -124,7 +124,7 @@ def test_one_grid_with_many_buckets_is_told_apart_by_order(server: Server) -> No
     assert isinstance(taken, Taken)
     assert found is not None
     assert found.launched.matched == len(taken.records) > 20
-    said = [found.launched.labels[label][1] for label in found.launched.label.tolist()]
+    said = [found.launched.labels[label][1] for label in found.launched.label(taken.records.which).tolist()]
     assert said == [f"n<={arguments[1]},m<=16" for arguments in server.cupti.truth]
 
 

@@ -12,21 +12,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tritonprobe.gpu.attribution import FOREIGN, Attribution, Edges, attribute, columns
+from tritonprobe.gpu import passes
+from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Attribution, Edges, attribute, columns
 from tritonprobe.gpu.graphs import Graphs
-from tritonprobe.gpu.records import Ints, Records, busy_ns
-from tritonprobe.seen import Label, Seen
+from tritonprobe.gpu.launch_log import Logged
+from tritonprobe.gpu.passes import Ints
+from tritonprobe.gpu.records import ALL, Chosen, Records, busy_ns
+from tritonprobe.seen import Label
 
 EXTERNAL = "external"
 """The bucket of kernels that were launched by somebody else."""
+_TRIAL = -3  # a record of an autotune trial
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The records whose launch is known, one by one: label, place among the launches seen, and times."""
+    """The records whose launch is known, one by one: label, launching thread, and times."""
 
-    of: Ints
-    place: Ints
+    of: Ints  # below 0: an autotune trial's
+    thread: Ints
     launched_ns: Ints  # when the host began to launch it
     start_ns: Ints  # when the GPU began
     end_ns: Ints
@@ -54,65 +58,107 @@ class Found:
 
 
 def analyse(
-    seen: Sequence[Seen],
+    logged: Logged,
     records: Records,
     edges: Edges,
     off_ns: int,
     graphs: Graphs,
     text_at: Callable[[int], str],
     external: Callable[[str], str],
+    one_by_one: bool = True,
 ) -> Found:
     """`edges` and `off_ns` say where in the order, and when, records were switched.
 
-    `text_at` reads the name at an address; `external` is what a foreign kernel of that name is to be called.
+    `text_at` reads the name at an address; `external` is what a foreign kernel of that name is to be called. What is
+    known of records one by one is left out unless it is wanted.
     """
-    addresses, name_of = np.unique(records.name, return_inverse=True)
-    names = [text_at(address) for address in addresses.tolist()]
-    in_graph = records.graph != 0
-    alone = np.flatnonzero(~in_graph)
-    labels: dict[Label, int] = {}
-    of = np.full(len(records), FOREIGN, np.int64)
+    which, classes = records.which, records.classes
+    names = _names(classes.name, text_at)
+    in_graph = classes.graph != 0
+    alone: Chosen = np.flatnonzero(~in_graph[which]) if in_graph.any() else ALL
+    labels = _Labels(names, external)
 
-    launches = columns(seen, edges)
-    launched = attribute(launches, records.take(alone), names, name_of[alone])
-    table = np.array([-3 if label is None else labels.setdefault(label, len(labels)) for label in launched.labels], int)
-    given = launched.label >= 0
-    of[alone] = np.where(given, table[np.maximum(launched.label, 0)] if len(table) else FOREIGN, launched.label)
+    launches = columns(logged, edges)
+    launched = attribute(launches, records.take(alone), names)
+    table = labels.table(launched.labels)
+    of_class = table[launched.of_class]
+    for each in np.flatnonzero((of_class == FOREIGN) & ~in_graph).tolist():
+        of_class[each] = labels.of_foreign(each)
+    of = of_class[which]
+    for place, said in launched.apart:
+        of[_within(alone, place)] = table[said]
 
-    replayed = np.flatnonzero(in_graph)
-    if len(replayed):
-        found, label = graphs.attribute(records.take(replayed), names, name_of[replayed], off_ns)
-        table = np.array([labels.setdefault(each, len(labels)) for each in found], np.int64)
-        of[replayed] = np.where(label >= 0, table[np.maximum(label, 0)] if len(table) else FOREIGN, label)
+    replayed = 0
+    if not isinstance(alone, slice):
+        in_graphs = np.flatnonzero(in_graph[which])
+        replayed = len(in_graphs)
+        found, label = graphs.attribute(records.take(in_graphs), names, off_ns)
+        of[in_graphs] = labels.table(found)[label]
+        foreign = np.flatnonzero(of == FOREIGN)
+        for each in np.unique(which[foreign]).tolist():
+            of[foreign[which[foreign] == each]] = labels.of_foreign(each)
 
-    foreign = of == FOREIGN
-    if foreign.any():
-        used = np.bincount(name_of[foreign], minlength=len(names))
-        table = np.array(
-            [
-                labels.setdefault((external(n), EXTERNAL), len(labels)) if u else FOREIGN
-                for n, u in zip(names, used, strict=True)
-            ],
-            np.int64,
-        )
-        of[foreign] = table[name_of[foreign]]
-
-    kept = of >= 0
-    one = alone[launched.launch >= 0]
-    launch = launched.launch[launched.launch >= 0]
-    known = Known(of[one], launches.place[launch], launches.start_ns[launch], records.start[one], records.end[one])
-    queue = np.maximum(records.start[one] - launches.end_ns[launch], 0)
-    busy = {device: busy_ns(records, device) for device in np.unique(records.device).tolist()}
+    # A class of a graph, or of records that are not all of one label, has none.
+    kept: Chosen = ALL if (of_class >= 0).all() else of >= 0
+    one, at = _within(alone, launched.records), launched.launches
+    known = None
+    if one_by_one:
+        known = Known(of[one], launches.thread[at], launches.start_ns[at], records.start[one], records.end[one])
+    queue = records.start[one] - launches.end_ns[at]
+    np.maximum(queue, 0, out=queue)
+    busy = {device: busy_ns(records, device) for device in np.unique(classes.device).tolist()}
     duration = (records.end - records.start)[kept]
-    return Found(list(labels), of[kept], duration, launched, len(seen), len(replayed), queue, busy, known)
+    return Found(labels.list, of[kept], duration, launched, len(logged), replayed, queue, busy, known)
 
 
-def into_buckets(found: Found, bounds: Sequence[float], chosen: Sequence[Label]) -> dict[Label, npt.NDArray[np.int64]]:
+class _Labels:
+    """The labels of a window, numbered as they come."""
+
+    def __init__(self, names: Sequence[str], external: Callable[[str], str]) -> None:
+        self._names = names  # of classes of records
+        self._external = external
+        self._numbers: dict[Label, int] = {}
+        self._foreign: dict[str, int] = {}
+
+    @property
+    def list(self) -> list[Label]:
+        return list(self._numbers)
+
+    def table(self, labels: Sequence[Label | None]) -> Ints:
+        """Our numbers of these labels; DROPPED and FOREIGN, as indexes, lead to themselves. None is a trial's label."""
+        mine = [_TRIAL if label is None else self._numbers.setdefault(label, len(self._numbers)) for label in labels]
+        return np.array([*mine, DROPPED, FOREIGN], np.int64)
+
+    def of_foreign(self, place: int) -> int:
+        """The number of a class that somebody else launched, by its name."""
+        name = self._names[place]
+        if name not in self._foreign:
+            label = (self._external(name), EXTERNAL)
+            self._foreign[name] = self._numbers.setdefault(label, len(self._numbers))
+        return self._foreign[name]
+
+
+def _within(outer: Chosen, inner: Chosen) -> Chosen:
+    """What `inner` chooses of what `outer` chose. Indexes, or all."""
+    if isinstance(outer, slice):
+        return inner
+    return outer if isinstance(inner, slice) else outer[inner]
+
+
+def _names(addresses: npt.NDArray[np.uint64], text_at: Callable[[int], str]) -> list[str]:
+    """The name at each address."""
+    read: dict[int, str] = {}
+    for address in addresses.tolist():
+        if address not in read:
+            read[address] = text_at(address)
+    return [read[address] for address in addresses.tolist()]
+
+
+def into_buckets(found: Found, bounds: Sequence[float], chosen: Sequence[Label]) -> dict[Label, Ints]:
     """How many records of each chosen label fell between the bounds, which are seconds; the last, above all of them."""
-    wanted = [found.labels.index(label) for label in chosen if label in found.labels]
-    edges = np.asarray(bounds) * 1e9
-    result = {}
-    for place in wanted:
-        inside = np.searchsorted(edges, found.duration[found.of == place], side="left")
-        result[found.labels[place]] = np.bincount(inside, minlength=len(edges) + 1)
-    return result
+    place = {label: i for i, label in enumerate(found.labels)}
+    wanted = [label for label in chosen if label in place]
+    rows = np.full(len(found.labels), -1, np.int64)
+    rows[[place[label] for label in wanted]] = np.arange(len(wanted))
+    counts = passes.histograms(found.of, found.duration, rows, np.asarray(bounds) * 1e9, len(wanted))
+    return dict(zip(wanted, counts, strict=True))

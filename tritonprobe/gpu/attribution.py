@@ -12,18 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tritonprobe.gpu.records import Ints, Records, grid_code
-from tritonprobe.seen import Label, Seen
+from tritonprobe.gpu.launch_log import Logged
+from tritonprobe.gpu.passes import Ints
+from tritonprobe.gpu.records import ALL, Chosen, Classes, Records, grid_code
+from tritonprobe.seen import Label
 
 FOREIGN = -1
 """Nobody launched this record through us."""
 DROPPED = -2
 """Ours, but whose is not certain."""
-_ABSENT, _CERTAIN, _MAYBE = 0, 1, 2
 _MAX_BLOCKS = 2**31  # from there on the launcher's own product overflows
 
 Key = tuple[str, int]  # the function's name and its grid's code
@@ -41,125 +43,157 @@ class Edges:
 
 @dataclass(slots=True)
 class Launches:
-    """The launches of a window as columns."""
+    """The launches of a window that may have left a record, as columns, in order."""
 
     keys: list[Key]
     labels: list[Label | None]  # None: an autotune trial
-    key: Ints  # of each launch that may have left a record: which of `keys`
-    label: Ints
-    state: Ints
+    key_of: Ints  # of each kind of launch: which of `keys`; -1: an empty grid
+    label_of: Ints
+    kind: Ints
+    certain: npt.NDArray[np.bool_]  # it left a record, or else a record is missing
     before: Ints
     after: Ints
     start_ns: Ints
     end_ns: Ints
-    returned: Ints
-    """Order and state of each launch; an empty grid is not in them."""
-    place: Ints  # of each among those that were seen
-    empty: int = 0
+    thread: Ints
 
 
 @dataclass(slots=True)
 class Attribution:
-    """``label`` has an index into ``labels`` for each record, FOREIGN or DROPPED; ``launch`` which launch it was.
+    """``of_class`` has an index into ``labels`` for each class of records, FOREIGN or DROPPED.
 
-    ``launch`` is -1 where the records of a name and grid are known to be one bucket's, but not one by one.
+    ``apart`` are records of a class that are not all of one label, and their labels: they go before the class's.
+    ``records`` and ``launches`` choose, one for one, the records and their launches. Where the records of a name and
+    grid are known to be one bucket's, but not one by one, they are not among them.
     """
 
     labels: list[Label | None]
-    label: Ints
-    launch: Ints
+    of_class: Ints
+    apart: list[tuple[npt.NDArray[np.intp], Ints]] = field(default_factory=list)
+    records: Chosen = field(default_factory=lambda: ALL)
+    launches: Chosen = field(default_factory=lambda: ALL)
     matched: int = 0  # launches whose record was found
     dropped: dict[str, int] = field(default_factory=dict)  # launches, by why they were given up
 
+    def label(self, which: Ints) -> Ints:
+        """The label of each record, whose class is `which`."""
+        label: Ints = self.of_class[which]
+        for records, said in self.apart:
+            label[records] = said
+        return label
 
-def columns(seen: Sequence[Seen], edges: Edges) -> Launches:
-    """Launches as arrays, each thing that recurs numbered once."""
-    identities: dict[tuple[object, ...], int] = {}
-    which = [identities.setdefault((s[0], s[1], s[2], s[8]), len(identities)) for s in seen]
+
+def columns(logged: Logged, edges: Edges) -> Launches:
+    """What the window's edges say of each launch, and each thing that recurs numbered once."""
     keys: dict[Key, int] = {}
     labels: dict[Label | None, int] = {}
-    of_identity = np.empty((len(identities), 3), np.int64)
-    for place, (binary, target, key, trial) in enumerate(identities):
-        x, y, z = (int(n) for n in target[:3])  # type: ignore[index]  # a Seen's target
+    of_kind = np.empty((3, len(logged.kinds)), np.int64)
+    for place, (binary, target, key, trial) in enumerate(logged.kinds):
+        x, y, z = (int(n) for n in target[:3])
         blocks = x * y * z
         if blocks <= 0 or min(x, y, z) < 0:
-            of_identity[place] = -1, -1, 0
+            of_kind[:, place] = -1, -1, 0
             continue
-        name = binary.name  # type: ignore[attr-defined]  # a Seen's binary
-        known = keys.setdefault((name, grid_code(x * binary.ctas, y, z)), len(keys))  # type: ignore[attr-defined]
-        label = None if trial else binary.label(key)  # type: ignore[attr-defined]
-        of_identity[place] = known, labels.setdefault(label, len(labels)), blocks < _MAX_BLOCKS
-    identity = np.array(which, np.int64)
-    numbers = np.array([s[3:8] for s in seen], np.int64).reshape(-1, 5)
-    key_of, label_of, plain = of_identity[identity].T
-    real = key_of >= 0
-    before, after, start, end, returned = numbers[real].T
-    state = np.full(len(before), _MAYBE, np.int64)
-    state[(before > edges.opened) & (after < edges.closing) & (returned == 1) & (plain[real] == 1)] = _CERTAIN
-    state[(after < edges.opening) | (before > edges.closed)] = _ABSENT
+        known = keys.setdefault((binary.name, grid_code(x * binary.ctas, y, z)), len(keys))
+        label = None if trial else binary.label(key)
+        of_kind[:, place] = known, labels.setdefault(label, len(labels)), blocks < _MAX_BLOCKS
+    key_of, label_of, plain = of_kind
+    certain = (logged.before > edges.opened) & (logged.after < edges.closing) & (logged.returned != 0)
+    if not plain.all():
+        certain &= plain[logged.kind] != 0
+    absent = (logged.after < edges.opening) | (logged.before > edges.closed)
+    if (key_of < 0).any():
+        absent |= key_of[logged.kind] < 0
+    chosen: Chosen = np.flatnonzero(~absent) if absent.any() else ALL
+    before = logged.before[chosen]
+    if (before[1:] < before[:-1]).any():
+        order = np.argsort(before, kind="stable")
+        chosen = order if isinstance(chosen, slice) else chosen[order]
+        before = before[order]
     return Launches(
-        list(keys), list(labels), key_of[real], label_of[real], state, before, after, start, end, returned,
-        np.flatnonzero(real), empty=int(len(seen) - real.sum()),
+        list(keys), list(labels), key_of, label_of, logged.kind[chosen], certain[chosen],
+        before, logged.after[chosen], logged.start_ns[chosen], logged.end_ns[chosen], logged.thread[chosen],
     )  # fmt: skip
 
 
-def attribute(launches: Launches, records: Records, names: Sequence[str], name_of: npt.NDArray[np.intp]) -> Attribution:
-    """Finds the label of each record of one window; `names[name_of[i]]` is the i-th record's function.
+def attribute(launches: Launches, records: Records, names: Sequence[str]) -> Attribution:
+    """Finds the label of each record of one window; `names[i]` is the function of class i.
 
-    The records are those of kernels launched by themselves, not by a graph, in launch order.
+    The records are those of kernels launched by themselves, not by a graph, in launch order. What all of a class or a
+    kind have in common is found once for it; one by one is looked at what tells records of one name and grid apart.
     """
-    present = np.flatnonzero(launches.state != _ABSENT)
-    present = present[np.argsort(launches.before[present], kind="stable")]
-    key, label, state = launches.key[present], launches.label[present], launches.state[present]
-    of_record = _keys_of(launches.keys, records, names, name_of)
-    ours = of_record >= 0
     size = len(launches.keys)
-    found = np.bincount(of_record[ours], minlength=size)
-    certain = np.bincount(key[state == _CERTAIN], minlength=size)
-    possible = np.bincount(key, minlength=size)
+    key_of_class = _keys_of(launches.keys, records.classes, names)
+    ours = key_of_class >= 0
+    in_class = np.bincount(records.which, minlength=len(names))
+    found = _summed(key_of_class[ours], in_class[ours], size)
+
+    of_kind = np.bincount(launches.kind, minlength=len(launches.key_of))
+    there = of_kind > 0
+    key, label = launches.key_of[there], launches.label_of[there]
+    possible = certain = _summed(key, of_kind[there], size)
+    if not launches.certain.all():
+        sure = np.bincount(launches.kind[launches.certain], minlength=len(of_kind))
+        certain = _summed(key, sure[there], size)
     fits = (certain <= found) & (found <= possible)
 
     sample = np.full(size, -1, np.int64)
     sample[key] = label  # of any launch of each key
     single = np.bincount(key[label != sample[key]], minlength=size) == 0
 
-    result = Attribution(launches.labels, np.full(len(records), FOREIGN, np.int64), np.full(len(records), -1, np.int64))
-    result.label[ours] = np.where(fits & single & (possible > 0), sample, DROPPED)[of_record[ours]]
-    _one_by_one(result, fits & (found == possible), of_record, key, present)
+    of_class = np.full(len(names), FOREIGN, np.int64)
+    of_class[ours] = np.where(fits & single & (possible > 0), sample, DROPPED)[key_of_class[ours]]
+    result = Attribution(launches.labels, of_class)
+    result.matched = int(in_class[of_class >= 0].sum())
+    unclear = 0
     for several in np.flatnonzero(fits & ~single & (found > 0)):
-        mine = present[key == several]
-        theirs = np.flatnonzero(of_record == several)
-        result.label[theirs] = _by_order(launches, mine, len(theirs))
-    _count(result, launches, fits, of_record, found, certain)
+        mine = np.flatnonzero(launches.key_of[launches.kind] == several)
+        theirs = np.flatnonzero(key_of_class[records.which] == several)
+        said = _by_order(launches, mine, len(theirs))
+        result.apart.append((theirs, said))
+        result.matched += int((said >= 0).sum())
+        unclear += int((said == DROPPED).sum())
+    _one_by_one(result, launches, records, key_of_class, fits & (found == possible))
+    edge = int((possible - certain).sum() - (found[fits] - certain[fits]).sum())
+    reasons = {"ambiguous": unclear, "misaligned": int(certain[~fits].sum()), "edge": max(edge, 0)}
+    result.dropped = {reason: count for reason, count in reasons.items() if count}  # in records where there are any
     return result
 
 
-def _keys_of(
-    keys: Sequence[Key], records: Records, names: Sequence[str], name_of: npt.NDArray[np.intp]
-) -> npt.NDArray[np.int64]:
-    """Each record's place in `keys`, or -1."""
+def _summed(places: Ints, counts: Ints, size: int) -> Ints:
+    """The sum of the counts that have each place."""
+    return np.bincount(places, weights=counts, minlength=size).astype(np.int64)
+
+
+def _keys_of(keys: Sequence[Key], classes: Classes, names: Sequence[str]) -> Ints:
+    """Each class's place in `keys`, or -1. A graph's kernels are of none."""
     known = {key: place for place, key in enumerate(keys)}
-    grids, grid_of = np.unique(records.grid, return_inverse=True)
-    pair = name_of * len(grids) + grid_of
-    used = np.flatnonzero(np.bincount(pair, minlength=len(names) * len(grids)))
-    table = np.full(len(names) * len(grids), -1, np.int64)
-    for code in used.tolist():
-        table[code] = known.get((names[code // len(grids)], int(grids[code % len(grids)])), -1)
-    found: Ints = table[pair]
-    return found
+    named = zip(names, classes.grid.tolist(), classes.graph.tolist(), strict=True)
+    return np.array([-1 if graph else known.get((name, grid), -1) for name, grid, graph in named], np.int64)
 
 
 def _one_by_one(
-    result: Attribution, exact: npt.NDArray[np.bool_], of_record: Ints, key: Ints, present: npt.NDArray[np.intp]
+    result: Attribution, launches: Launches, records: Records, key_of_class: Ints, exact: npt.NDArray[np.bool_]
 ) -> None:
     """Where each launch left a record, the n-th record of a name and grid is its n-th launch."""
-    chosen_records = np.flatnonzero((of_record >= 0) & np.append(exact, False)[of_record])
-    chosen_launches = np.flatnonzero(exact[key])
+    exactly = np.append(exact, False)  # -1: of no key
     # Sorting numbers of 16 bits takes a tenth of the time, and there are seldom more names and grids.
     small = np.int16 if len(exact) < 1 << 15 else np.int64
-    by_record = chosen_records[np.argsort(of_record[chosen_records].astype(small), kind="stable")]
-    by_launch = chosen_launches[np.argsort(key[chosen_launches].astype(small), kind="stable")]
-    result.launch[by_record] = present[by_launch]
+    result.records, record_key = _those(records.which, key_of_class.astype(small), exactly)
+    result.launches, launch_key = _those(launches.kind, launches.key_of.astype(small), exactly)
+    if np.array_equal(record_key, launch_key):
+        return
+    by_record = np.argsort(record_key, kind="stable")
+    by_launch = np.argsort(launch_key, kind="stable")
+    result.records = by_record if isinstance(result.records, slice) else result.records[by_record]
+    result.launches = by_launch if isinstance(result.launches, slice) else result.launches[by_launch]
+
+
+def _those(which: Ints, key_of: npt.NDArray[Any], exactly: npt.NDArray[np.bool_]) -> tuple[Chosen, npt.NDArray[Any]]:
+    """What of it is of the keys in question, and the key of each."""
+    wanted = exactly[key_of]
+    chosen: Chosen = ALL if wanted.all() else np.flatnonzero(wanted[which])
+    return chosen, key_of[which[chosen]]
 
 
 def _by_order(launches: Launches, mine: npt.NDArray[np.intp], records: int) -> Ints:
@@ -167,7 +201,7 @@ def _by_order(launches: Launches, mine: npt.NDArray[np.intp], records: int) -> I
 
     All are DROPPED where a doubtful launch left a record, too: which one, nobody can say.
     """
-    sure = mine[launches.state[mine] == _CERTAIN]
+    sure = mine[launches.certain[mine]]
     if len(sure) != records:
         return np.full(records, DROPPED, np.int64)
     return _labels_in_order(launches, sure)
@@ -175,7 +209,7 @@ def _by_order(launches: Launches, mine: npt.NDArray[np.intp], records: int) -> I
 
 def _labels_in_order(launches: Launches, mine: npt.NDArray[np.intp]) -> Ints:
     """One label a launch, in order; DROPPED for launches of several labels that overlap and may have changed places."""
-    label = launches.label[mine].copy()
+    label: Ints = launches.label_of[launches.kind[mine]]
     before, after = launches.before[mine], launches.after[mine]
     # A launch that begins after all before it are through begins a new group.
     reached = np.maximum.accumulate(after)
@@ -186,16 +220,3 @@ def _labels_in_order(launches: Launches, mine: npt.NDArray[np.intp]) -> Ints:
     np.maximum.at(highest, group, label)
     label[(lowest != highest)[group]] = DROPPED
     return label
-
-
-def _count(
-    result: Attribution, launches: Launches, fits: npt.NDArray[np.bool_], of_record: Ints, found: Ints, certain: Ints
-) -> None:
-    """How many launches were matched, and why others were not. Counted in records where there are any."""
-    ours = of_record >= 0
-    result.matched = int((result.label >= 0).sum())
-    unclear = int((ours & (result.label == DROPPED) & fits[np.where(ours, of_record, 0)]).sum()) if len(fits) else 0
-    wrong = int(certain[~fits].sum())
-    edge = int((launches.state == _MAYBE).sum() - (found[fits] - certain[fits]).sum())
-    reasons = {"ambiguous": unclear, "misaligned": wrong, "edge": max(edge, 0)}
-    result.dropped = {reason: count for reason, count in reasons.items() if count}

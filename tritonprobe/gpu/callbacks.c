@@ -2,8 +2,8 @@
  * the interpreter's lock inside one of CUPTI's own could stand still for ever with a thread that launches while it holds
  * that lock.
  *
- * Buffers lie in one block of memory that is never freed, for CUPTI knows it. A buffer is free, lent to CUPTI, or full,
- * and changes state by one atomic step; nothing waits. The functions that Python calls need its lock, as ever.
+ * Buffers lie in one block of memory that is never freed, for CUPTI knows it. A buffer is free, lent to CUPTI, full, or
+ * taken to be read, and changes state by one atomic step; nothing waits. The functions that Python calls need its lock, as ever.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum { FREE, LENT, FULL };
+enum { FREE, LENT, FULL, TAKEN };
 
 typedef struct {
     int32_t state;
@@ -136,7 +136,7 @@ set_up(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-/* take(): the full buffers' bytes, in the order in which they came back; the buffers are free again. */
+/* take(): views of the full buffers' bytes, in the order in which they came back. Until `put_back()` they stay as they are. */
 static PyObject *
 take(PyObject *module, PyObject *unused)
 {
@@ -157,16 +157,27 @@ take(PyObject *module, PyObject *unused)
         }
         after = next->place;
         uint8_t *start = memory + (size_t)(next - buffers) * size;
-        PyObject *bytes = PyBytes_FromStringAndSize((char *)start, (Py_ssize_t)next->used);
-        if (bytes == NULL || PyList_Append(taken, bytes) < 0) {
-            Py_XDECREF(bytes);
+        PyObject *view = PyMemoryView_FromMemory((char *)start, (Py_ssize_t)next->used, PyBUF_READ);
+        if (view == NULL || PyList_Append(taken, view) < 0) {
             Py_CLEAR(taken);
-            break;
         }
-        Py_DECREF(bytes);
-        __atomic_store_n(&next->state, FREE, __ATOMIC_RELEASE);
+        Py_XDECREF(view);
+        __atomic_store_n(&next->state, TAKEN, __ATOMIC_RELEASE);
     }
     return taken;
+}
+
+/* put_back(): the buffers that were taken are free again, and what views of them show is no longer theirs. */
+static PyObject *
+put_back(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    for (size_t i = 0; i < number; i++) {
+        int32_t expected = TAKEN;
+        __atomic_compare_exchange_n(&buffers[i].state, &expected, FREE, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    }
+    Py_RETURN_NONE;
 }
 
 /* counts(): buffers lent so far, buffers that CUPTI holds, requests declined for want of a free one. */
@@ -185,6 +196,7 @@ counts(PyObject *module, PyObject *unused)
 static PyMethodDef methods[] = {
     {"set_up", set_up, METH_VARARGS, NULL},
     {"take", take, METH_NOARGS, NULL},
+    {"put_back", put_back, METH_NOARGS, NULL},
     {"counts", counts, METH_NOARGS, NULL},
     {"leave_with", leave_with, METH_O, NULL},
     {"left", left, METH_NOARGS, NULL},

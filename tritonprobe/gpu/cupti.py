@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ import numpy.typing as npt
 
 from tritonprobe import native
 from tritonprobe.gpu.driver import MARK, Driver, DriverError, Marker
-from tritonprobe.gpu.records import KIND, RecordError, Records, grid_code, read
+from tritonprobe.gpu.passes import KIND
+from tritonprobe.gpu.records import RecordError, Records, grid_code, read
 
 log = logging.getLogger("tritonprobe")
 
@@ -167,14 +169,22 @@ class Cupti:
         Raises RecordError, and they are gone all the same. torch's profiler leaves CUPTI a clock of its own that counts
         the processor's cycles: so its rate is measured from `enable` until now.
         """
-        found = read(self._taken(), self.stride)
-        return found.on_clock(self._began, self._both_clocks())
+        with self._taken() as chunks:
+            found = read(chunks, self.stride)
+        found.move_to(self._began, self._both_clocks())
+        return found
 
     def discard(self) -> None:
-        self._callbacks.take()
+        with self._taken():
+            pass
 
-    def _taken(self) -> list[npt.NDArray[np.uint8]]:
-        return [np.frombuffer(chunk, np.uint8) for chunk in self._callbacks.take()]
+    @contextmanager
+    def _taken(self) -> Iterator[list[npt.NDArray[np.uint8]]]:
+        """The bytes given back so far, as they lie there; after the block they are CUPTI's again."""
+        try:
+            yield [np.frombuffer(chunk, np.uint8) for chunk in self._callbacks.take()]
+        finally:
+            self._callbacks.put_back()
 
     def collect(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> bool:
         """Flushes until every buffer is back or `enough()`; after `seconds` takes what there is. True if all is."""
@@ -219,7 +229,8 @@ class Cupti:
             marker.finish()
             ended = time.perf_counter_ns()
             whole = self.collect(_TEST_SECONDS)
-            raw = self._taken()
+            with self._taken() as chunks:
+                raw = [chunk.copy() for chunk in chunks]
             now = self._both_clocks()
         if not raw:
             raise CuptiError(
@@ -227,7 +238,8 @@ class Cupti:
                 f"({self._callbacks.counts()[0]} buffers lent, all back: {whole})"
             )
         self.stride = self._learn(raw[0])
-        found = read(raw, self.stride).on_clock(self._began, now)
+        found = read(raw, self.stride)
+        found.move_to(self._began, now)
         mine = [i for i, name in enumerate(found.name.tolist()) if text_at(name) == MARK]
         grids = found.grid[mine].tolist()
         if grids != [grid_code(blocks, 1, 1) for blocks in _TEST_GRIDS]:

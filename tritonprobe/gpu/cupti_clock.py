@@ -68,19 +68,21 @@ class CuptiClock:
                 self._leave()
             switching = opened - began + time.perf_counter() - closed
         if isinstance(taken, str):
-            return Looked(taken, launches=len(window.seen), switching=switching)
+            return Looked(taken, launches=len(window.log), switching=switching)
         return self.consume(taken, switching)
 
     def consume(self, taken: Taken, switching: float) -> Looked:
         """What a window saw, attributed and counted."""
         steps = self._program.traced_steps(taken.on_ns, taken.off_ns)  # now: the program goes on
-        found = analyse(taken.seen, taken.records, taken.edges, taken.off_ns, self._graphs, text_at, self._external)
+        found = analyse(
+            taken.launches, taken.records, taken.edges, taken.off_ns, self._graphs, text_at, self._external, bool(steps)
+        )
         if found.replayed:
             self._program.saw_replays()
         if not len(taken.records):
             expected = found.launched.dropped.get("misaligned", 0)
             return Looked("taken" if expected else "idle", launches=found.seen, switching=switching)
-        launches = choose(taken.seen, found, steps, time.time_ns() - time.perf_counter_ns())
+        launches = choose(found, steps, time.time_ns() - time.perf_counter_ns())
         samples = self._published.samples(found, self.method, launches.launches)
         if launches.launches:
             self._program.tell(launches)

@@ -142,7 +142,7 @@ class EventClock:
         nothing = np.empty(0, np.int64)
         return Found(
             list(labels), np.array(of, np.int64), np.array(duration, np.int64),
-            Attribution([], nothing, nothing), len(timed), 0, nothing, {},
+            Attribution([], nothing), len(timed), 0, nothing, {},
         )  # fmt: skip
 
     def _relax(self) -> None:

@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Key
-from tritonprobe.gpu.records import Ints, Records
+from tritonprobe.gpu.passes import Ints
+from tritonprobe.gpu.records import Records
 from tritonprobe.seen import Label
 
 MAX_CAPTURES = 1024
@@ -90,28 +91,22 @@ class Graphs:
                 kept -= len(self._captures.popleft().launches)
             self._asked.clear()
 
-    def attribute(
-        self, records: Records, names: Sequence[str], name_of: npt.NDArray[np.intp], off_ns: int
-    ) -> tuple[list[Label], Ints]:
-        """Labels, and each record's index into them, or FOREIGN. All records are of graphs.
+    def attribute(self, records: Records, names: Sequence[str], off_ns: int) -> tuple[list[Label], Ints]:
+        """Labels, and each record's index into them, or FOREIGN. `names[i]` is the function of class i.
 
-        DROPPED are those of a graph's first replay in the window, and of replays that still ran as records were
-        switched off, at `off_ns`: their times are not to be trusted (kernels of 1 us were recorded as taking a
-        thousand times as long).
+        All records are of graphs. DROPPED are those of a graph's first replay in the window, and of replays that still
+        ran as records were switched off, at `off_ns`: their times are not to be trusted (kernels of 1 us were recorded
+        as taking a thousand times as long).
         """
         self._bury()
         labels: dict[Label, int] = {}
         result = np.full(len(records), FOREIGN, np.int64)
-        for graph in np.unique(records.graph).tolist():
-            mine = np.flatnonzero(records.graph == graph)
+        number, grid = records.graph, records.classes.grid.tolist()
+        for graph in np.unique(number).tolist():
+            mine = np.flatnonzero(number == graph)
             nodes, first, which = np.unique(records.node[mine], return_index=True, return_inverse=True)
-            sample = mine[first]
-            seen: list[Node] = [
-                (node, names[name], grid)
-                for node, name, grid in zip(
-                    nodes.tolist(), name_of[sample].tolist(), records.grid[sample].tolist(), strict=True
-                )
-            ]
+            classes = records.which[mine[first]].tolist()
+            seen = [(node, names[each], grid[each]) for node, each in zip(nodes.tolist(), classes, strict=True)]
             known = self._recognise(graph, seen, _shows_whole(records.correlation[mine], which, len(nodes)))
             replay = records.correlation[mine]
             cut = np.unique(replay[records.end[mine] > off_ns])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tritonprobe.gpu import passes
 from tritonprobe.gpu.analysis import EXTERNAL, Found, into_buckets
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.store import Exemplar, Ledger, Traced
@@ -65,10 +66,7 @@ class Published:
         for reason, count in found.launched.dropped.items():
             ledger.add(schema.GPU_LAUNCHES, (reason,), count)
         if len(found.queue_ns):
-            counts = np.bincount(
-                np.searchsorted(np.asarray(schema.QUEUE_BOUNDS) * 1e9, found.queue_ns, side="left"),
-                minlength=len(schema.QUEUE_BOUNDS) + 1,
-            )
+            counts = passes.histogram(found.queue_ns, np.asarray(schema.QUEUE_BOUNDS) * 1e9)
             ledger.merge(schema.QUEUE_SECONDS, (), (*counts.tolist(), float(found.queue_ns.sum()) / 1e9))
         for device, busy in found.busy_ns.items():
             ledger.add(schema.GPU_BUSY, (str(device),), min(busy, span_ns) / 1e9)

@@ -2,23 +2,20 @@
 
 The fields lie at the same offsets in CUpti_ActivityKernel9 (CUDA 12, 208 bytes) and CUpti_ActivityKernel10 (CUDA 13.0,
 216 bytes), as CUPTI's cupti_activity.h says; only the size differs, and it is learnt at run time. All of them lie in
-eight-byte words, so that one gather fetches what is needed of a record.
+eight-byte words. What recurs in them is kept once (`Classes`), so that what is done for each record is little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-Ints: TypeAlias = "npt.NDArray[np.int64]"
-Words: TypeAlias = "npt.NDArray[np.uint64]"
+from tritonprobe.gpu import passes
+from tritonprobe.gpu.passes import KIND, Ints, Words
 
-KIND = 10
-"""CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL."""
 STRIDES = (208, 216)
 """The sizes of records that were tried. Others are accepted if the self-test's records can be read with them."""
 SAME_RATE = 0.002
@@ -26,10 +23,9 @@ SAME_RATE = 0.002
 SMALLEST = 160
 """Bytes up to the end of the last field that is read."""
 
-# Which word holds what: (byte offset, what).
-_WORDS = (0, 2, 3, 5, 6, 7, 11, 13, 18, 19)
-_LOW = np.uint64(0xFFFFFFFF)
-_HIGH = np.uint64(32)
+Chosen = slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]
+"""Some elements of an array."""
+ALL = slice(None)
 
 
 class RecordError(ValueError):
@@ -37,40 +33,62 @@ class RecordError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
-    """Kernel records in launch order, one array a field. Times are those of CUPTI's clock, until `on_clock`.
+class Classes:
+    """Records that differ in nothing but their times and their place are of one class. One array a field.
 
-    ``graph`` and ``node`` are 0 for a kernel that was launched by itself; ``name`` is an address.
+    ``name`` is an address; ``graph`` is 0 for a kernel that was launched by itself.
+    """
+
+    name: Words
+    grid: Words
+    graph: Ints
+    device: Ints
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Kernel records in launch order, one array a field. Times are those of CUPTI's clock, until `move_to`.
+
+    ``node`` is 0 for a kernel that was launched by itself; ``which`` is the place of its class.
     """
 
     start: Ints
     end: Ints
     correlation: Ints
-    name: Words
-    grid: Words
-    stream: Ints
-    device: Ints
-    graph: Ints
+    which: Ints
     node: Words
+    classes: Classes
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def take(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Records:
+    @property
+    def name(self) -> Words:
+        return self.classes.name[self.which]
+
+    @property
+    def grid(self) -> Words:
+        return self.classes.grid[self.which]
+
+    @property
+    def graph(self) -> Ints:
+        return self.classes.graph[self.which]
+
+    def take(self, chosen: Chosen) -> Records:
         return Records(
             self.start[chosen],
             self.end[chosen],
             self.correlation[chosen],
-            self.name[chosen],
-            self.grid[chosen],
-            self.stream[chosen],
-            self.device[chosen],
-            self.graph[chosen],
+            self.which[chosen],
             self.node[chosen],
+            self.classes,
         )
 
-    def on_clock(self, first: tuple[int, int], last: tuple[int, int]) -> Records:
-        """With the times of another clock, which two readings of both, (CUPTI's, the other's), lead to.
+    def move_to(self, first: tuple[int, int], last: tuple[int, int]) -> None:
+        """From now on with the times of another clock, which two readings of both, (CUPTI's, the other's), lead to.
 
         Where both count the same nanoseconds, as good as, durations stay what they were. Raises RecordError if time
         did not go on between the readings.
@@ -79,15 +97,12 @@ class Records:
         if theirs <= 0 or ours <= 0:
             raise RecordError(f"between two readings CUPTI's clock went on by {theirs}, and ours by {ours} ns")
         rate = ours / theirs
-        return replace(self, start=_moved(self.start, first, rate), end=_moved(self.end, first, rate))
-
-
-def _moved(times: Ints, first: tuple[int, int], rate: float) -> Ints:
-    """On the other clock; 0, which is no time, stays 0."""
-    since = times - first[0]
-    if abs(rate - 1) > SAME_RATE:
-        since = np.rint(since * rate).astype(np.int64)
-    return np.where(times == 0, 0, since + first[1])
+        for times in (self.start, self.end):
+            known = times != 0  # 0 is no time, on any clock
+            if abs(rate - 1) > SAME_RATE:
+                times[known] = np.rint((times[known] - first[0]) * rate).astype(np.int64) + first[1]
+            else:
+                np.add(times, first[1] - first[0], out=times, where=known)
 
 
 def grid_code(x: int, y: int, z: int) -> int:
@@ -99,53 +114,44 @@ def read(chunks: Sequence[npt.NDArray[np.uint8]], stride: int) -> Records:
     """The records of whole buffers, sorted by correlation. Raises RecordError."""
     if stride < SMALLEST or stride % 8:
         raise RecordError(f"kernel records of {stride} bytes: expected at least {SMALLEST}, a multiple of 8")
-    parts: list[Words] = []
     for chunk in chunks:
         if len(chunk) % stride:
             raise RecordError(f"{len(chunk)} bytes are no whole number of {stride}-byte kernel records")
-        words = chunk.view(np.uint64).reshape(-1, stride // 8)
-        parts.append(words[:, _WORDS])
-    table = np.concatenate(parts) if parts else np.empty((0, len(_WORDS)), np.uint64)
-    kind, start, end, place, stream_x, yz, correlation, name, node, graph = np.ascontiguousarray(table.T)
-    kinds = kind & _LOW
-    if np.any(kinds != KIND):
-        wrong = int(kinds[kinds != KIND][0])
-        raise RecordError(f"a record of kind {wrong} among the kernels (kind {KIND}): another profiler asked for it")
-    order = _in_order(correlation >> _HIGH)
-    found = Records(
-        start=start.view(np.int64),
-        end=end.view(np.int64),
-        correlation=(correlation >> _HIGH).view(np.int64),
-        name=name,
-        grid=(stream_x & ~_LOW) | (yz & _LOW) << np.uint64(16) | yz >> _HIGH,
-        stream=(stream_x & _LOW).view(np.int64),
-        device=(place & _LOW).view(np.int64),
-        graph=(graph >> _HIGH).view(np.int64),
-        node=node,
+    found = passes.read(chunks, stride)
+    if found.wrong >= 0:
+        raise RecordError(
+            f"a record of kind {found.wrong} among the kernels (kind {KIND}): another profiler asked for it"
+        )
+    name, grid, place = found.classes.T
+    classes = Classes(
+        name, grid, (place >> np.uint64(32)).view(np.int64), (place & np.uint64(0xFFFFFFFF)).view(np.int64)
     )
-    return found if order is None else found.take(order)
+    records = Records(found.start, found.end, found.correlation, found.which, found.node, classes)
+    return records if found.in_order else records.take(_order(found.correlation))
 
 
-def _in_order(correlation: Words) -> npt.NDArray[np.intp] | None:
-    """What sorts by correlation, of records that kept their order within one; None if they are sorted.
+def _order(correlation: Ints) -> npt.NDArray[np.intp]:
+    """What sorts by correlation, and keeps the order of records that have the same.
 
     The ids have 32 bits: past the last one they begin again.
     """
-    if len(correlation) < 2 or not np.any(correlation[1:] < correlation[:-1]):
-        return None
     if int(correlation.max()) - int(correlation.min()) > 1 << 31:
-        correlation = correlation + np.where(correlation < 1 << 31, np.uint64(1 << 32), np.uint64(0))
+        correlation = correlation + np.where(correlation < 1 << 31, 1 << 32, 0)
     return np.argsort(correlation, kind="stable")
 
 
 def busy_ns(records: Records, device: int) -> int:
     """How long at least one of a device's kernels ran."""
-    chosen = records.device == device
+    its = records.classes.device == device
+    chosen: Chosen = ALL if its.all() else its[records.which]
     start, end = records.start[chosen], records.end[chosen]
     if not len(start):
         return 0
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    reached = np.maximum.accumulate(end)
-    fresh = np.maximum(start, np.concatenate((start[:1], reached[:-1])))
-    return int(np.maximum(end - fresh, 0).sum())
+    if (start[1:] >= end[:-1]).all():  # one after the other, as on one stream
+        return int(np.maximum(end - start, 0).sum())
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reached = np.maximum.accumulate(np.maximum(start, end))
+    idle = np.maximum(start[1:] - reached[:-1], 0).sum()  # before each but the first
+    return int(reached[-1] - start[0] - idle)

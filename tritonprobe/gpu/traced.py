@@ -12,13 +12,13 @@ import numpy as np
 
 from tritonprobe.gpu.analysis import Found
 from tritonprobe.model import GpuLaunch, GpuLaunches
-from tritonprobe.seen import Seen, TracedStep
+from tritonprobe.seen import TracedStep
 
 A_STEP, A_WINDOW = 16, 64
 """Launches of one step, and of one window, that are told of: spread evenly over the step."""
 
 
-def choose(seen: Sequence[Seen], found: Found, steps: Sequence[TracedStep], wall_ns: int) -> GpuLaunches:
+def choose(found: Found, steps: Sequence[TracedStep], wall_ns: int) -> GpuLaunches:
     """A sample of the launches in `steps`. `wall_ns` is what the wall clock is ahead of the monotonic one.
 
     The monotonic clock is that of `time.perf_counter_ns`, too, on every system that has CUPTI.
@@ -30,8 +30,8 @@ def choose(seen: Sequence[Seen], found: Found, steps: Sequence[TracedStep], wall
     chosen: list[GpuLaunch] = []
     left_out = 0
     for start, end, thread, traces in sorted(steps, reverse=True):
-        inside = np.flatnonzero(free & (known.launched_ns >= start) & (known.launched_ns < end))
-        mine = [i for i in inside.tolist() if seen[int(known.place[i])].thread == thread]
+        its = (known.launched_ns >= start) & (known.launched_ns < end) & (known.thread == thread)
+        mine = np.flatnonzero(free & its).tolist()
         free[mine] = False
         take = min(A_STEP, A_WINDOW - len(chosen), len(mine))
         left_out += len(mine) - take

@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tritonprobe.gpu import launch_log
 from tritonprobe.gpu.attribution import Edges
 from tritonprobe.gpu.cupti import Cupti, CuptiError
+from tritonprobe.gpu.launch_log import Logged
 from tritonprobe.gpu.records import RecordError, Records
 from tritonprobe.model import WindowOutcome
-from tritonprobe.seen import LaunchSource, Seen
+from tritonprobe.seen import LaunchSource
 
-MAX_SEEN = 50_000
-"""Launches of one window; more end it."""
+MAX_LAUNCHES = 50_000
+"""A window with so many launches is ended, and given up."""
 GAP_SECONDS = 0.005
 SETTLE_SECONDS = 0.05
 COLLECT_SECONDS = 2.0
@@ -29,7 +31,7 @@ _STEP_SECONDS = 0.005
 class Taken:
     """What a window saw. Times are those of time.perf_counter_ns."""
 
-    seen: list[Seen]
+    launches: Logged
     records: Records
     edges: Edges
     on_ns: int
@@ -42,10 +44,9 @@ class Window:
     def __init__(self, cupti: Cupti, source: LaunchSource) -> None:
         self._cupti = cupti
         self._source = source
-        self.seen: list[Seen] = []
+        self.log = launch_log.new(MAX_LAUNCHES)
         self._state = threading.RLock()
         self._cut = False
-        self._full = False
         self._is_on = False
         self._opening: tuple[int, int] | None = None
         self._closing: tuple[int, int] | None = None
@@ -61,7 +62,7 @@ class Window:
         cupti.discard()  # what came too late for an earlier window
         cupti.dropped()
         try:
-            self._source.open(self._see)
+            self._source.open(self.log.append)
             if not self._source.settle(SETTLE_SECONDS):
                 return "unsettled"
             self._source.at_gap(self._on, GAP_SECONDS)
@@ -71,7 +72,7 @@ class Window:
             drained = self._source.drained(SETTLE_SECONDS)
         finally:
             self._off()
-            self._source.close(self._see)
+            self._source.close(self.log.append)
         if not self._cut and (self._opening is None or self._closing is None):
             raise CuptiError("records could not be switched on and off again")
         if self._cut:
@@ -86,14 +87,14 @@ class Window:
         if self._cut:
             return "cut"
         records = cupti.records()
-        if self._full:
+        if self._is_full():
             return "overflow"
         if cupti.dropped():
             return "dropped"
         if not whole or bool((records.end == 0).any()):
             return "late"
         edges = Edges(*self._opening, *self._closing)
-        return Taken(list(self.seen), records, edges, self._on_ns, self._off_ns)
+        return Taken(launch_log.logged(self.log), records, edges, self._on_ns, self._off_ns)
 
     def cut(self) -> None:
         """A capture or another profiler begins: records are off when this returns."""
@@ -101,15 +102,12 @@ class Window:
             self._cut = True
             self._off()
 
-    def _see(self, seen: Seen) -> None:
-        if len(self.seen) < MAX_SEEN:
-            self.seen.append(seen)
-        else:
-            self._full = True
+    def _is_full(self) -> bool:
+        return len(self.log) >= MAX_LAUNCHES
 
     def _hold(self, seconds: float, wait: Callable[[float], object]) -> None:
         end = time.monotonic() + seconds
-        while not (self._cut or self._full) and (left := end - time.monotonic()) > 0:
+        while not (self._cut or self._is_full()) and (left := end - time.monotonic()) > 0:
             wait(min(left, _STEP_SECONDS))
 
     def _on(self) -> None:

@@ -108,11 +108,12 @@ def _check(taken: Any, result: dict[str, Any]) -> None:
     from tritonprobe.gpu.attribution import attribute, columns
     from tritonprobe.gpu.cupti import text_at
 
-    addresses, name_of = np.unique(taken.records.name, return_inverse=True)
-    names = [text_at(address) for address in addresses.tolist()]
-    found = attribute(columns(taken.seen, taken.edges), taken.records, names, name_of)
+    names = [text_at(address) for address in taken.records.classes.name.tolist()]
+    found = attribute(columns(taken.launches, taken.edges), taken.records, names)
     result["records"] += len(taken.records)
-    for grid, label in zip((taken.records.grid >> np.uint64(32)).tolist(), found.label.tolist(), strict=True):
+    for grid, label in zip(
+        (taken.records.grid >> np.uint64(32)).tolist(), found.label(taken.records.which).tolist(), strict=True
+    ):
         if label < 0:
             continue
         n = grid * 128 - (0 if grid % 2 else 28)
