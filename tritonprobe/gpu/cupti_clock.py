@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tritonprobe.gpu import launch_log, passes
 from tritonprobe.gpu.analysis import analyse
 from tritonprobe.gpu.attribution import Key
 from tritonprobe.gpu.clock import Clock, Looked, NeverAgain, NotYet, ProgramView
@@ -145,6 +146,8 @@ def make_clock(
     if not settled():
         raise NotYet("the program is still starting")
     driver.relax()
+    for each in (launch_log, passes):
+        each.compiled()  # now: a compiler takes longer than a window
     try:
         cupti = the_cupti()
         if proton_holds(cupti):
