@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tritonprobe.gpu.quantiles import quantile
@@ -25,6 +25,7 @@ def test_the_ends_are_the_ends(ordered: list[float]) -> None:
 
 
 @given(times, st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+@example([0.0, 1.0, 1.0, 1.0], 0.0625, 0.125)
 def test_a_higher_quantile_is_not_lower(ordered: list[float], p: float, q: float) -> None:
     low, high = sorted((p, q))
     assert quantile(ordered, low) <= quantile(ordered, high) + 1e-6

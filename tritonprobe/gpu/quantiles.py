@@ -13,6 +13,9 @@ from collections.abc import Sequence
 AROUND = 0.25
 """The share of the values on each side of a quantile that speak for it; fewer near the ends, none at 0 and 1."""
 
+LEAST = 1e-9
+"""Of a value: what is less speaks for nothing, and is too little to divide by."""
+
 
 def quantile(ordered: Sequence[float], q: float) -> float:
     """The mean of the values between the quantiles ``q - AROUND`` and ``q + AROUND``. Raises ValueError.
@@ -24,11 +27,8 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     count = len(ordered)
     around = min(AROUND, q, 1 - q)
     low, high = (q - around) * count, (q + around) * count
-    if high - low < 1:
-        place = q * (count - 1)
-        below = int(place)
-        above = min(below + 1, count - 1)
-        return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    if high - low < LEAST:
+        return ordered[min(int(low), count - 1)]
     first, last = int(low), min(math.ceil(high), count)
     weights = [min(place + 1, high) - max(place, low) for place in range(first, last)]
     return sum(w * value for w, value in zip(weights, ordered[first:last], strict=True)) / sum(weights)
