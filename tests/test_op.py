@@ -193,6 +193,33 @@ def test_after_a_launch_an_error_reaches_the_caller(runtime: Runtime) -> None:  
     assert samples_of(runtime, "fallbacks_total") == {}
 
 
+def test_after_a_launch_an_error_reaches_the_caller_with_another_runtime_there_too(runtime: Runtime) -> None:  # noqa: F811
+    """What a thread counts is that of all runtimes of the process; a launch that raised is taken off it once."""
+    runtime.watch()
+    add, full = fresh(kernels.add_kernel), fresh(kernels.scale_kernel)
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise OutOfResources(2, 1, "shared memory")
+
+    @op(fallback=lambda x: x, name=NAME)
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        add[(1,)](x, x, x, 64, BLOCK=64)
+        full[(1,)](x, 2.0, x, 64, BLOCK=64)
+        return x
+
+    twice(X)
+    full.pre_run_hooks.append(refuse)
+    another = Runtime(Settings())
+    another.watch()
+    try:
+        for _ in range(2):
+            with pytest.raises(OutOfResources):
+                twice(X)
+    finally:
+        another.unwatch()
+    assert samples_of(runtime, "fallbacks_total") == {}
+
+
 def test_launches_before_an_inner_op_count_for_the_outer_one(runtime: Runtime) -> None:  # noqa: F811
     add, broken = fresh(kernels.add_kernel), fresh(kernels.broken_kernel)
     ran: list[str] = []

@@ -40,12 +40,14 @@ def op(
     supports: Supports | None = None,
     bucket: Bucket | None = None,
     name: str | None = None,
+    remember_supports: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes a function an op.
 
     ``fallback(*args, **kwargs)`` gives the same answer more slowly. ``supports(*args, **kwargs)`` returns True, or
     False (counted as ``unsupported_shape``), or the reason as text (``unsupported_dtype``, ``unsupported_layout``);
-    one that raises counts as ``supports_error``. It is asked in each call.
+    one that raises counts as ``supports_error``. It is asked in each call; with `remember_supports` it, too, may depend
+    only on what `bucket` may depend on, and is not asked again for calls that are alike once it said True.
 
     ``bucket(*args, **kwargs)`` returns a mapping of dimensions, or text. It may depend on types, on the tensors'
     shapes, strides, dtypes and devices, and on plain values (numbers, text, None, dtypes), and on nothing else: what it
@@ -63,7 +65,8 @@ def op(
         torch = sys.modules.get("torch")
         is_compiling: Callable[[], bool] = bool if torch is None else torch.compiler.is_compiling
 
-        made = _Op(name or f"{function.__module__}.{function.__qualname__}", function, fallback, supports, bucket)
+        called = name or f"{function.__module__}.{function.__qualname__}"
+        made = _Op(called, function, fallback, supports, bucket, remember_supports and supports is not None)
         take: Callable[..., Any] = made.call
 
         @functools.wraps(function)
@@ -95,12 +98,14 @@ class _Op:
         fallback: Callable[..., Any],
         supports: Supports | None,
         bucket: Bucket | None,
+        remember_supports: bool,
     ) -> None:
         self._name = name
         self._function = function
         self._fallback = fallback
         self._supports = supports
         self._bucket = bucket
+        self._remember_supports = remember_supports
         self._native: Any | None = None
         self._counts: _Counts | None = None
 
@@ -154,6 +159,7 @@ class _Op:
                 slow=self.call,
                 namespace=current.__globals__,
                 has_bucket=self._bucket is not None,
+                remember_supports=self._remember_supports,
                 limit=MAX_SHAPES,
             )
             if self._native is not None:

@@ -38,7 +38,7 @@ def add_supports(x: torch.Tensor, y: torch.Tensor) -> bool | str:
     return x.shape == y.shape or "unsupported_shape"  # the kernel does not broadcast
 
 
-@op(fallback=add_reference, supports=add_supports, bucket=lambda x, _: {"n": pow2(x.numel())})
+@op(fallback=add_reference, supports=add_supports, remember_supports=True, bucket=lambda x, _: {"n": pow2(x.numel())})
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """``x + y`` for two tensors of one shape and dtype, of any strides."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

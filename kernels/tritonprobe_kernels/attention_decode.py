@@ -158,6 +158,7 @@ def _block_tokens(head_dim: int, itemsize: int) -> int:
 @op(
     fallback=attention_decode_reference,
     supports=attention_decode_supports,
+    remember_supports=True,
     bucket=lambda q, k_cache, *_, **__: {
         "batch": pow2(q.shape[0]),
         "heads": q.shape[1],

@@ -162,6 +162,7 @@ def _blocks(head_dim: int, itemsize: int) -> tuple[int, int]:
 @op(
     fallback=attention_prefill_reference,
     supports=attention_prefill_supports,
+    remember_supports=True,
     bucket=lambda q, k, *_, **__: {
         "tokens": pow2(q.shape[0]),
         "heads": q.shape[1],

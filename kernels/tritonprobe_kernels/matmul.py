@@ -160,6 +160,7 @@ def matmul_supports(
 @op(
     fallback=matmul_reference,
     supports=matmul_supports,
+    remember_supports=True,
     bucket=lambda a, b, **_: {"M": pow2(a.shape[0]), "N": b.shape[1], "K": b.shape[0]},
 )
 def matmul(

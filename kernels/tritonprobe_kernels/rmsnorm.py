@@ -55,6 +55,7 @@ def rmsnorm_supports(x: torch.Tensor, weight: torch.Tensor, *_: object, **__: ob
 @op(
     fallback=rmsnorm_reference,
     supports=rmsnorm_supports,
+    remember_supports=True,
     bucket=lambda x, *_, **__: {"rows": pow2(x.shape[:-1].numel()), "n": x.shape[-1]},
 )
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:

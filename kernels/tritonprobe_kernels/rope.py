@@ -103,6 +103,7 @@ def rope_supports(x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, s
 @op(
     fallback=rope_reference,
     supports=rope_supports,
+    remember_supports=True,
     bucket=lambda x, *_, **__: {"tokens": pow2(x.shape[0]), "heads": x.shape[1], "dim": x.shape[2]},
 )
 def rope(x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

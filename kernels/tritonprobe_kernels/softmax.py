@@ -40,6 +40,7 @@ def softmax_supports(x: torch.Tensor) -> bool | str:
 @op(
     fallback=softmax_reference,
     supports=softmax_supports,
+    remember_supports=True,
     bucket=lambda x: {"rows": pow2(x.shape[:-1].numel()), "n": pow2(x.shape[-1])},
 )
 def softmax(x: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ def _bucket(gate: torch.Tensor, up: torch.Tensor | None = None) -> dict[str, int
     return {"rows": pow2(gate.shape[:-1].numel()), "d": d}
 
 
-@op(fallback=swiglu_reference, supports=swiglu_supports, bucket=_bucket)
+@op(fallback=swiglu_reference, supports=swiglu_supports, remember_supports=True, bucket=_bucket)
 def swiglu(gate: torch.Tensor, up: torch.Tensor | None = None) -> torch.Tensor:
     """``silu(gate) * up``; without `up`, the last dimension of `gate` holds both, gate first. Any strides."""
     gate, up = _halves(gate, up)

@@ -168,6 +168,42 @@ def test_with_anything_else_among_the_arguments_the_bucket_is_asked_for_each_tim
 
 
 @describes_tensors
+def test_supports_is_asked_in_each_call_unless_its_true_is_to_be_remembered(runtime: Runtime) -> None:
+    asked: list[float] = []
+
+    def supports(x: torch.Tensor, limit: float) -> bool:
+        asked.append(limit)
+        return limit < 10
+
+    for options, times in (({}, 3), ({"remember_supports": True}, 2)):  # the first call is made in Python
+        same, _ = asking(supports=supports, **options)
+        asked.clear()
+        for _ in range(3):
+            assert same(X, 1.0) == ((X, 1.0), {})
+        assert len(asked) == times
+        for _ in range(3):
+            assert same(X, 11.0) == "fallback"
+        assert len(asked) == times + 3, "a refusal is not remembered"
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "n=2", "unsupported_shape"): 6}
+
+
+def test_supports_may_be_remembered_without_a_bucket(runtime: Runtime) -> None:
+    asked: list[int] = []
+
+    def supports(n: int) -> bool:
+        asked.append(n)
+        return n < 10
+
+    @op(fallback=lambda n: -n, supports=supports, remember_supports=True, name=NAME)
+    def same(n: int) -> int:
+        return n
+
+    assert [same(n) for n in (1, 1, 1, 11, 11, 2, 1)] == [1, 1, 1, -11, -11, 2, 1]
+    assert asked == [1, 1, 11, 11, 2]
+    assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 5, (NAME, "all", "fallback"): 2}
+
+
+@describes_tensors
 def test_inside_of_a_transform_of_torch_the_bucket_is_asked_for_each_time() -> None:
     same, asked = asking()
     for _ in range(2):

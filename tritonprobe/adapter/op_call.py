@@ -24,6 +24,7 @@ def op_call(
     slow: Callable[..., Any],
     namespace: dict[str, Any],
     has_bucket: bool,
+    remember_supports: bool,
     limit: int,
 ) -> Any | None:
     """What calls `function` as `slow` does, but in C if it knows such a call; None where there is no compiler.
@@ -52,7 +53,8 @@ def op_call(
         None if torch is None else torch.nn.Parameter,
         None if torch is None else torch.dtype,
         getattr(tensor, "__dlpack_c_exchange_api__", None),  # since torch 2.11
-        has_bucket,
+        has_bucket or remember_supports,
+        remember_supports,
         limit,
     )
 

@@ -1,4 +1,5 @@
-/* What is known of calls that look alike (`op_look.h`): the name of their bucket, and the cell of their count. Bounded. */
+/* What is known of calls that look alike (`op_look.h`): the name of their bucket, the cell of their count, and whether they
+ * are supported. Bounded. */
 
 #ifndef TRITONPROBE_OP_TABLE_H
 #define TRITONPROBE_OP_TABLE_H
@@ -8,6 +9,7 @@
 struct known {
     uint64_t hash;
     PyObject *where, *cell; /* the cell is NULL until the first count */
+    int is_supported; /* if that is remembered */
     Py_ssize_t count;
     uint64_t words[];
 };
@@ -124,6 +126,7 @@ keep(struct table *table, const struct look *look, PyObject *where)
     Py_INCREF(where);
     known->where = where;
     known->cell = NULL;
+    known->is_supported = 0;
     known->count = look->count;
     memcpy(known->words, look->words, (size_t)look->count * 8);
     *slot = known;
