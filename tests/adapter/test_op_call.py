@@ -350,6 +350,16 @@ def test_an_op_is_a_function_to_everybody(runtime: Runtime) -> None:
         layer.forward()  # type: ignore[call-arg]
 
 
+def test_since_python_312_no_frame_lies_between_the_caller_and_the_function() -> None:
+    @op(fallback=lambda: "", name=NAME)
+    def caller() -> str:
+        return sys._getframe(1).f_code.co_name
+
+    caller()
+    here = sys._getframe().f_code.co_name
+    assert caller() == (here if sys.version_info >= (3, 12) else "call")
+
+
 def test_torch_compile_finds_the_function_behind_an_op_that_was_called_before(runtime: Runtime) -> None:
     @op(fallback=lambda x: x, supports=lambda x: True, bucket=lambda x: {"n": pow2(x.numel())}, name=NAME)
     def triple(x: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@
 
 #include "op_type.h"
 
+static PyTypeObject op_type;
 static PyObject *call_op(PyObject *op, PyObject *const *arguments, size_t flagged, PyObject *names);
 
 #if PY_VERSION_HEX >= 0x030C0000
@@ -20,7 +21,7 @@ front_call(PyObject *callable, PyObject *const *arguments, size_t flagged, PyObj
     if (PyFunction_GET_CODE(callable) == front_code
         && _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == _PyEval_EvalFrameDefault) {
         PyObject *op = PyCell_GET(PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(callable), front_place));
-        if (op != NULL && ((Op *)op)->call == call_op) {
+        if (op != NULL && Py_IS_TYPE(op, &op_type)) {
             PyObject *compiler = ((Op *)op)->compiler;
             if (compiler == NULL || PyDict_GetItemWithError(compiler, compiling_name) == Py_False) {
                 Py_INCREF(op);
