@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -19,16 +19,16 @@ LIMIT = 0.01
 LOOPS, LOOP_LENGTH = 100, 50_000
 
 
-def stay_on_one_core(thread: int) -> int:
-    """Keeps a thread, by its native id, on one core: on another its pace may be another by a half, for a round.
+def stay_on_one_core(thread: int, cores: Collection[int]) -> int:
+    """Keeps a thread, by its native id, on one of the cores: on another its pace may be another by a half, for a round.
 
     It is the core on which the slowest tenth of short loops is fastest, for others may be shared. Returns it.
     """
-    allowed = os.sched_getaffinity(0)
+    before = os.sched_getaffinity(0)
     try:
-        core = min(sorted(allowed), key=_slowest_tenth)
+        core = min(sorted(cores), key=_slowest_tenth)
     finally:
-        os.sched_setaffinity(0, allowed)
+        os.sched_setaffinity(0, before)
     os.sched_setaffinity(thread, {core})
     return core
 

@@ -36,6 +36,7 @@ from tritonprobe.runtime import current
 REQUESTS, PROMPT = 32, 64
 STEPS, SETTLING = 6, 3  # of a round, and those before it, in which a switch's first launches are
 BLOCK = 50  # pairs of rounds with the same requests
+CALM = 10  # pairs after which the calmest core is looked for again
 CORES = os.sched_getaffinity(0)
 
 
@@ -129,7 +130,6 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         if given.turn is not None:
             fcntl.flock(stack.enter_context(given.turn.open("w")), fcntl.LOCK_EX)
-        stay_on_one_core(threading.get_native_id())
         found: dict[bool, list[float]] = {True: [], False: []}
         for pair, off_first in enumerate(base_first(given.pairs, 0)):
             if pair % BLOCK == 0:
@@ -137,6 +137,8 @@ def main() -> int:
                 for on in (True, False):
                     switch(on)
                     tokens_per_second(engine)
+            if pair % CALM == 0:
+                stay_on_one_core(threading.get_native_id(), CORES)
             for on in (not off_first, off_first):
                 switch(on)
                 found[on].append(tokens_per_second(engine))

@@ -130,6 +130,26 @@ def test_cupti_is_there_only_while_a_window_is_open(program: Program) -> None:
     assert program.cupti.switches == ["attach", "on", "off", "leave"] * 2
 
 
+def test_cupti_leaves_if_nobody_wants_a_window_after_its_self_test(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tritonprobe.gpu.times.WAITING_SECONDS", 0.01)
+    made = threading.Event()
+
+    def tested(*given: Any) -> CuptiClock:
+        clock = program.make_clock(*given)
+        program.cupti.attach()
+        program.times.stop()
+        made.set()
+        return clock
+
+    monkeypatch.setattr(clock_module, "make_clock", tested)
+    program.times.start()
+    assert made.wait(20)
+    with program.times._turn_lock:
+        assert program.cupti.switches == ["attach", "leave"]
+
+
 def test_a_program_with_graphs_is_left_alone(program: Program, caplog: pytest.LogCaptureFixture) -> None:
     assert program.window()
     program.graphs = True

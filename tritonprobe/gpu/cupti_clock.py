@@ -104,6 +104,7 @@ class CuptiClock:
                 self._cupti.flush(FORCED)
         except CuptiError:
             log.debug("tritonprobe: CUPTI keeps its buffers", exc_info=True)
+        self._leave()  # the self-test brought it in, and no window may have come since
 
     def _leave(self) -> None:
         with self._switching:

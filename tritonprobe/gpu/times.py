@@ -165,6 +165,8 @@ class GpuTimes:
                 with self._turn_lock:
                     clock = self._begin()
                     if self._stop is not stop:
+                        if clock is not None:  # whoever stopped us may not have seen it yet
+                            clock.rest()
                         return
                     if clock is not None and not self._busy_with:
                         self._look(clock, self.budget.seconds, stop.wait)

@@ -104,8 +104,11 @@ class Plant:
         self._undo.append(lambda: setattr(owner, name, original))
 
     def _came(self, original: Callable[..., Any], core: Any, request: Any, *more: Any, **named: Any) -> Any:
-        self._write(what="came", id=request.request_id, at=now())
-        return original(core, request, *more, **named)
+        at = now()
+        try:
+            return original(core, request, *more, **named)
+        finally:  # not before: beside a compile, a thread that has written waits for the interpreter again
+            self._write(what="came", id=request.request_id, at=at)
 
     def _went(self, original: Callable[..., Any], scheduler: Any, request: Any, *more: Any, **named: Any) -> Any:
         self._write(what="went", id=request.request_id, at=now())
