@@ -68,6 +68,8 @@ class Traffic:
     def send(self) -> None:
         """Lets the requests that are there end, and sends new ones."""
         tokens = MODEL.max_len - PROMPT
+        for generation, request in self._sent:  # their ends are told in any case
+            generation.request = request
         self._wait(lambda: self._ended == len(self._sent))
         self._times, self._ended, self._sent = [], 0, []
         for number in range(REQUESTS):
