@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.adapter.conftest import cache, nobody_probes, runtime
-from tritonprobe.gpu import launch_log, passes
+from tritonprobe import native
+from tritonprobe.gpu import launch_log, reading, spans
 
 __all__ = ["cache", "nobody_probes", "runtime"]
 
@@ -17,11 +18,12 @@ __all__ = ["cache", "nobody_probes", "runtime"]
 def way(request: Any) -> Iterator[None]:
     """What is done to every record and launch, in C and without a compiler."""
     if request.param == "compiled":
-        if passes.compiled() is None or launch_log.compiled() is None:
+        if native.compiler() is None:
             pytest.skip("there is no C compiler here")
+        assert all(module.compiled() is not None for module in (launch_log, reading, spans))
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "compiled", lambda: None)
-        patch.setattr(launch_log, "compiled", lambda: None)
+        for module in (launch_log, reading, spans):
+            patch.setattr(module, "compiled", lambda: None)
         yield

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tritonprobe.gpu.passes import KIND
+from tritonprobe.gpu.analysis import Found
+from tritonprobe.gpu.reading import KIND
 from tritonprobe.gpu.records import Records, read
+from tritonprobe.gpu.spans import tally
+from tritonprobe.seen import Label
 
 # CUPTI's cupti_activity.h: CUpti_ActivityKernel9 (CUDA 12, 208 bytes) and CUpti_ActivityKernel10 (CUDA 13.0, 216).
 FIELDS: dict[str, tuple[str, int]] = {
@@ -116,6 +119,12 @@ class FakeCupti:
     def records(self) -> Records:
         rows, self.rows = self.rows, []
         return read([raw(rows, self.stride)], self.stride)
+
+
+def sums(found: Found) -> list[tuple[Label, int, int]]:
+    """Label, records, nanoseconds."""
+    cells, totals = tally(found.spans, np.empty(0))
+    return [(label, n, ns) for label, (n,), ns in zip(found.labels, cells.tolist(), totals.tolist(), strict=True) if n]
 
 
 class FakeLauncher:

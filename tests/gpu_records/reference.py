@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Edges, Key
-from tritonprobe.gpu.passes import Ints
 from tritonprobe.gpu.records import Records, grid_code
+from tritonprobe.gpu.spans import Ints
 from tritonprobe.seen import Label, Seen
 
 _ABSENT, _CERTAIN, _MAYBE = 0, 1, 2

@@ -11,18 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.gpu_records import reference
-from tests.gpu_records.fake_gpu import raw
+from tests.gpu_records.fake_gpu import raw, sums
 from tests.gpu_records.test_attribution import NAMES, Kernel, World, worlds
-from tritonprobe.gpu import launch_log, passes
+from tritonprobe import native
+from tritonprobe.gpu import launch_log, reading, spans
 from tritonprobe.gpu.analysis import analyse
 from tritonprobe.gpu.attribution import Edges
 from tritonprobe.gpu.graphs import Capture, Graphs
 from tritonprobe.gpu.launch_log import Logged, Tuples, logged
 from tritonprobe.gpu.records import Records, grid_code, read
+from tritonprobe.gpu.spans import Spans
 from tritonprobe.seen import Seen
 
-compiled = launch_log.compiled()
-needs_compiler = pytest.mark.skipif(compiled is None or passes.compiled() is None, reason="there is no C compiler here")
+compiled: Any = launch_log.compiled()
+needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler here")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,47 +59,66 @@ ROWS = st.lists(
 @given(rows=ROWS, cut=st.integers(0, 40))
 def test_records_are_read_alike(stride: int, rows: list[dict[str, int]], cut: int) -> None:
     chunks = [raw(rows[:cut], stride), raw(rows[cut:], stride)]
-    found, expected = passes.read(chunks, stride), passes._read(chunks, stride)
+    found, expected = reading.read(chunks, stride), reading._read(chunks, stride)
     for column in ("start", "end", "correlation", "which", "node", "classes"):
         assert getattr(found, column).tolist() == getattr(expected, column).tolist(), column
     assert (found.in_order, found.wrong) == (expected.in_order, expected.wrong)
 
 
+TIMES = st.integers(-5, 40) | st.integers(-(2**61), 2**61)
+
+
 @needs_compiler
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 40) | st.integers(-(2**62), 2**62)), max_size=60),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9), TIMES), max_size=60),
     st.lists(st.integers(-3, 40).map(float) | st.floats(-3, 40) | st.floats(1e-3, 1e15), max_size=8, unique=True),
+    st.booleans(),
 )
-def test_histograms_are_the_same(values: list[tuple[int, int]], bounds: list[float]) -> None:
-    of, value = (np.array([each[i] for each in values], np.int64) for i in (0, 1))
-    rows, edges = np.array([1, -1, 0, 2, 1]), np.array(sorted(bounds))
-    expected = np.zeros((3, len(edges) + 1), int)
-    for label, each in values:
-        if rows[label] >= 0:
-            expected[rows[label], sum(edge < each for edge in edges)] += 1
-    assert passes.histograms(of, value, rows, edges, 3).tolist() == expected.tolist()
-    alike = [sum(column) for column in zip(*_histograms_of_all(value, edges), strict=True)]
-    assert passes.histogram(value, edges).tolist() == alike
-
-
-def _histograms_of_all(values: Any, edges: Any) -> list[list[int]]:
-    counted = Counter(sum(edge < each for edge in edges) for each in values.tolist())
-    return [[counted[place] for place in range(len(edges) + 1)]]
+def test_times_are_counted_and_added_up_alike(
+    drawn: list[tuple[int, int, int]], bounds: list[float], alike: bool
+) -> None:
+    of, since, until = (np.array([each[i] for each in drawn], np.int64) for i in range(3))
+    edges = np.array(sorted(bounds))
+    these = Spans(since, until, of[:0] if alike else of, np.array([1, -1, 0, 2, 1]), 3)
+    cells, totals = np.zeros((3, len(edges) + 1), int), [0, 0, 0]
+    for label, begin, end in drawn:
+        row, span = 1 if alike else (1, -1, 0, 2, 1)[label], max(0, end - begin)
+        if row >= 0:
+            cells[row, sum(edge < span for edge in edges)] += 1
+            totals[row] += span
+    for found in (spans.tally(these, edges), spans._tally(these, edges)):
+        assert found[0].tolist() == cells.tolist()
+        assert [total % 2**64 for total in found[1].tolist()] == [total % 2**64 for total in totals]
 
 
 @needs_compiler
-def test_numbers_that_lead_outside_are_refused() -> None:
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 20)), max_size=12), st.booleans())
+def test_busy_times_are_the_same(drawn: list[tuple[int, int]], in_order: bool) -> None:
+    times = sorted(drawn) if in_order else drawn
+    start, end = (np.array(each, np.int64) for each in ([s for s, _ in times], [s + n for s, n in times]))
+    busy = {t for begin, length in times for t in range(begin, begin + length)}
+    assert spans.busy(start, end) == spans._busy(start, end) == len(busy)
+
+
+@needs_compiler
+def test_what_leads_outside_of_an_array_is_refused() -> None:
+    module: Any = spans.compiled()
     one, cells = np.zeros(1, np.int64), np.zeros((1, 2), np.int64)
-    module = passes.compiled()
     for of, rows in ((one + 1, one), (one - 1, one), (one, one + 1), (one, one - 2)):
         with pytest.raises(ValueError, match="outside"):
-            module.histogram(of, one, rows, np.zeros(1), cells)
+            module.tally(of, rows, one, one, np.zeros(1), cells, one.copy())
+    with pytest.raises(ValueError, match="outside"):
+        module.tally(one, one, one, one, np.zeros(2), cells, one.copy())
     with pytest.raises(ValueError, match="expected 8"):
-        module.read([raw([{}])], 216, *[np.empty(2, np.int64)] * 5)
+        module.tally(one, one, one, cells, np.zeros(1), cells, one.copy())
+    with pytest.raises(ValueError, match="expected 8"):
+        module.busy(one, cells)
+    with pytest.raises(ValueError, match="expected 8"):
+        reading.compiled().read([raw([{}])], 216, *[np.empty(2, np.int64)] * 5)
     frozen = np.zeros(1, np.int64)
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        module.read([raw([{}])], 216, *[frozen] * 5)
+        reading.compiled().read([raw([{}])], 216, *[frozen] * 5)
 
 
 class Itself:
@@ -194,8 +215,8 @@ def test_what_is_no_launch_is_refused() -> None:
         compiled.Log(0)
 
 
-def log_of(seen: list[Seen], native: bool) -> Logged:
-    log = compiled.Log(100) if native else Tuples(100)
+def log_of(seen: list[Seen], in_c: bool) -> Logged:
+    log = compiled.Log(100) if in_c else Tuples(100)
     for each in seen:
         log.append(each)
     return logged(log)
@@ -267,12 +288,12 @@ def test_windows_are_analysed_alike(drawn: tuple[World, Edges]) -> None:
     world, edges = drawn
     records = read([raw(world.rows)], 216)
     counts, total, expected = by_label(world, records, edges)
-    for native in (True, False):
+    for in_c in (True, False):
         found = analyse(
-            log_of(world.seen, native), records, edges, 10**6, new_graphs(), lambda address: NAMES[address], str
+            log_of(world.seen, in_c), records, edges, 10**6, new_graphs(), lambda address: NAMES[address], str
         )
-        assert found.sums() == [(label, counts[label], total[label]) for label in found.labels if counts[label]]
-        assert {label for label, _, _ in found.sums()} == counts.keys()
+        assert sums(found) == [(label, counts[label], total[label]) for label in found.labels if counts[label]]
+        assert {label for label, _, _ in sums(found)} == counts.keys()
         assert (found.launched.matched, found.launched.dropped) == (expected.matched, expected.dropped)
         assert found.replayed == (records.graph != 0).sum()
         assert found.seen == len(world.seen)
@@ -284,6 +305,6 @@ def test_windows_are_analysed_alike(drawn: tuple[World, Edges]) -> None:
             for start, launch in zip(alone.tolist(), expected.launch.tolist(), strict=True)
             if launch >= 0
         ]
-        known = found.known
-        said = zip(known.start_ns, known.launched_ns, known.thread, found.queue_ns, strict=True)
+        known, queue = found.known, np.maximum(found.queue.until - found.queue.since, 0)
+        said = zip(known.start_ns, known.launched_ns, known.thread, queue.tolist(), strict=True)
         assert sorted(said) == sorted(told)

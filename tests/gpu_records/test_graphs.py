@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from tests.gpu_records.fake_gpu import Names, raw
+from tests.gpu_records.fake_gpu import Names, raw, sums
 from tritonprobe.gpu import graphs as graphs_module
 from tritonprobe.gpu import launch_log
 from tritonprobe.gpu.analysis import analyse
@@ -275,4 +275,4 @@ def test_a_window_over_one_kernel_in_one_graph_is_analysed() -> None:
     found = analyse(
         launch_log.logged(launch_log.new(1)), read([raw(rows)], 216), Edges(0, 1, 2, 3), 1000, graphs, text_at, str
     )
-    assert found.sums() == [(("m.a", "small"), 4, 4)]
+    assert sums(found) == [(("m.a", "small"), 4, 4)]

@@ -14,6 +14,7 @@ from tests.adapter.conftest import samples_of
 from tests.gpu_records.test_times import Program, X, program
 from tritonprobe.gpu.analysis import Found, Known
 from tritonprobe.gpu.attribution import Attribution
+from tritonprobe.gpu.spans import all_in_one
 from tritonprobe.gpu.traced import A_STEP, A_WINDOW, choose
 from tritonprobe.ledger import HistogramSample
 from tritonprobe.model import Event, GpuLaunches
@@ -132,7 +133,8 @@ def test_each_launch_is_the_latest_steps_of_its_thread(
     nothing = np.empty(0, np.int64)
     threads = np.array([thread for _, thread, _ in launches], np.int64)
     known = Known(of, threads, at, at + 5, at + 9)
-    found = Found([("k", "b")], nothing, nothing, Attribution([], nothing), 0, 0, nothing, {}, known)
+    spans = all_in_one(nothing, nothing)
+    found = Found([("k", "b")], spans, Attribution([], nothing), 0, 0, spans, {}, known)
     told = choose(found, steps, 1000)
     expected = []
     for when, thread, trial in launches:

@@ -19,7 +19,7 @@ import triton.language as tl
 
 import tritonprobe
 from tests.adapter.conftest import fresh
-from tests.gpu_records.fake_gpu import FakeCupti, FakeLauncher
+from tests.gpu_records.fake_gpu import FakeCupti, FakeLauncher, sums
 from tritonprobe.adapter.trial_stacks import Strangers
 from tritonprobe.gpu.analysis import Found, analyse
 from tritonprobe.gpu.cupti import text_at
@@ -261,7 +261,7 @@ def test_a_kernel_of_ours_that_somebody_else_launched_too_is_dropped(server: Ser
 
     _, found = server.look(work)
     assert found is not None
-    assert {label[0].rpartition(".")[2] for label, _, _ in found.sums()} == {"right_kernel"}
+    assert {label[0].rpartition(".")[2] for label, _, _ in sums(found)} == {"right_kernel"}
     assert found.launched.dropped["misaligned"] > 0
 
 

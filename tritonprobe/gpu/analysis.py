@@ -12,24 +12,24 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tritonprobe.gpu import passes
 from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Attribution, Edges, attribute, columns
 from tritonprobe.gpu.graphs import Graphs
 from tritonprobe.gpu.launch_log import Logged
-from tritonprobe.gpu.passes import Ints
 from tritonprobe.gpu.records import ALL, Chosen, Records, busy_ns
+from tritonprobe.gpu.spans import Ints, Spans, all_in_one
 from tritonprobe.seen import Label
 
 EXTERNAL = "external"
 """The bucket of kernels that were launched by somebody else."""
 _TRIAL = -3  # a record of an autotune trial
+_NONE = -1  # no row
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """The records whose launch is known, one by one: label, launching thread, and times."""
 
-    of: Ints  # below 0: an autotune trial's
+    of: Ints  # -1: an autotune trial's
     thread: Ints
     launched_ns: Ints  # when the host began to launch it
     start_ns: Ints  # when the GPU began
@@ -38,23 +38,16 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The records of one window by label: label `labels[i]` has the durations ``duration[of == i]``, nanoseconds."""
+    """The records of one window by label: those of label `labels[i]` are in row i of ``spans``."""
 
     labels: list[Label]
-    of: Ints
-    duration: Ints
+    spans: Spans
     launched: Attribution
     seen: int  # launches, empty grids included
     replayed: int  # records of graphs
-    queue_ns: Ints  # from the launcher's return to the kernel's start, where the launch is known
+    queue: Spans  # from the launcher's return to the kernel's start, where the launch is known
     busy_ns: dict[int, int]  # by device
     known: Known | None = None
-
-    def sums(self) -> list[tuple[Label, int, int]]:
-        """Label, records, nanoseconds."""
-        count = np.bincount(self.of, minlength=len(self.labels))
-        total = np.bincount(self.of, weights=self.duration, minlength=len(self.labels))
-        return [(label, int(n), int(ns)) for label, n, ns in zip(self.labels, count, total, strict=True) if n]
 
 
 def analyse(
@@ -84,11 +77,11 @@ def analyse(
     of_class = table[launched.of_class]
     for each in np.flatnonzero((of_class == FOREIGN) & ~in_graph).tolist():
         of_class[each] = labels.of_foreign(each)
-    of = of_class[which]
-    for place, said in launched.apart:
-        of[_within(alone, place)] = table[said]
-
-    replayed = 0
+    of, replayed = which, 0
+    if launched.apart or not isinstance(alone, slice):
+        of = of_class[which]
+        for place, said in launched.apart:
+            of[_within(alone, place)] = table[said]
     if not isinstance(alone, slice):
         in_graphs = np.flatnonzero(in_graph[which])
         replayed = len(in_graphs)
@@ -97,18 +90,20 @@ def analyse(
         foreign = np.flatnonzero(of == FOREIGN)
         for each in np.unique(which[foreign]).tolist():
             of[foreign[which[foreign] == each]] = labels.of_foreign(each)
-
-    # A class of a graph, or of records that are not all of one label, has none.
-    kept: Chosen = ALL if (of_class >= 0).all() else of >= 0
+    if of is which:  # all records of a class are of one label, as nearly always
+        row_of = np.maximum(of_class, _NONE)
+    else:
+        row_of = np.append(np.arange(len(labels)), _NONE)
+        of[of < 0] = len(labels)
     one, at = _within(alone, launched.records), launched.launches
     known = None
     if one_by_one:
-        known = Known(of[one], launches.thread[at], launches.start_ns[at], records.start[one], records.end[one])
-    queue = records.start[one] - launches.end_ns[at]
-    np.maximum(queue, 0, out=queue)
+        found_of = row_of[of[one]]
+        known = Known(found_of, launches.thread[at], launches.start_ns[at], records.start[one], records.end[one])
     busy = {device: busy_ns(records, device) for device in np.unique(classes.device).tolist()}
-    duration = (records.end - records.start)[kept]
-    return Found(labels.list, of[kept], duration, launched, len(logged), replayed, queue, busy, known)
+    spans = Spans(records.start, records.end, of, row_of, len(labels))
+    queue = all_in_one(launches.end_ns[at], records.start[one])
+    return Found(labels.list, spans, launched, len(logged), replayed, queue, busy, known)
 
 
 class _Labels:
@@ -119,6 +114,9 @@ class _Labels:
         self._external = external
         self._numbers: dict[Label, int] = {}
         self._foreign: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
     @property
     def list(self) -> list[Label]:
@@ -152,13 +150,3 @@ def _names(addresses: npt.NDArray[np.uint64], text_at: Callable[[int], str]) -> 
         if address not in read:
             read[address] = text_at(address)
     return [read[address] for address in addresses.tolist()]
-
-
-def into_buckets(found: Found, bounds: Sequence[float], chosen: Sequence[Label]) -> dict[Label, Ints]:
-    """How many records of each chosen label fell between the bounds, which are seconds; the last, above all of them."""
-    place = {label: i for i, label in enumerate(found.labels)}
-    wanted = [label for label in chosen if label in place]
-    rows = np.full(len(found.labels), -1, np.int64)
-    rows[[place[label] for label in wanted]] = np.arange(len(wanted))
-    counts = passes.histograms(found.of, found.duration, rows, np.asarray(bounds) * 1e9, len(wanted))
-    return dict(zip(wanted, counts, strict=True))

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonprobe.gpu.launch_log import Logged
-from tritonprobe.gpu.passes import Ints
 from tritonprobe.gpu.records import ALL, Chosen, Classes, Records, grid_code
+from tritonprobe.gpu.spans import Ints
 from tritonprobe.seen import Label
 
 FOREIGN = -1
@@ -125,7 +125,7 @@ def attribute(launches: Launches, records: Records, names: Sequence[str]) -> Att
     size = len(launches.keys)
     key_of_class = _keys_of(launches.keys, records.classes, names)
     ours = key_of_class >= 0
-    in_class = np.bincount(records.which, minlength=len(names))
+    in_class = records.classes.count
     found = _summed(key_of_class[ours], in_class[ours], size)
 
     of_kind = np.bincount(launches.kind, minlength=len(launches.key_of))

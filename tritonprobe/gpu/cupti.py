@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tritonprobe import native
 from tritonprobe.gpu.driver import MARK, Driver, DriverError, Marker
-from tritonprobe.gpu.passes import KIND
+from tritonprobe.gpu.reading import KIND
 from tritonprobe.gpu.records import RecordError, Records, grid_code, read
 
 log = logging.getLogger("tritonprobe")

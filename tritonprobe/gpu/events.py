@@ -21,6 +21,7 @@ from tritonprobe.gpu.attribution import Attribution, Key
 from tritonprobe.gpu.clock import Looked
 from tritonprobe.gpu.driver import Driver, DriverError
 from tritonprobe.gpu.publish import Published
+from tritonprobe.gpu.spans import NOTHING, Spans, all_in_one
 from tritonprobe.seen import Label, LaunchSource, Seen
 
 log = logging.getLogger("tritonprobe")
@@ -139,11 +140,9 @@ class EventClock:
                 label = seen.binary.label(seen.key)
                 of.append(labels.setdefault(label, len(labels)))
                 duration.append(round(milliseconds * 1e6))
-        nothing = np.empty(0, np.int64)
-        return Found(
-            list(labels), np.array(of, np.int64), np.array(duration, np.int64),
-            Attribution([], nothing), len(timed), 0, nothing, {},
-        )  # fmt: skip
+        until = np.array(duration, np.int64)
+        spans = Spans(np.zeros_like(until), until, np.array(of, np.int64), np.arange(len(labels)), len(labels))
+        return Found(list(labels), spans, Attribution([], NOTHING), len(timed), 0, all_in_one(NOTHING, NOTHING), {})
 
     def _relax(self) -> None:
         if not getattr(self._torch.version, "hip", None):

@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Key
-from tritonprobe.gpu.passes import Ints
 from tritonprobe.gpu.records import Records
+from tritonprobe.gpu.spans import Ints
 from tritonprobe.seen import Label
 
 MAX_CAPTURES = 1024

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tritonprobe import native
-from tritonprobe.gpu.passes import Ints
+from tritonprobe.gpu.spans import Ints
 from tritonprobe.seen import Binary, Seen
 
 SOURCE = Path(__file__).with_name("launch_log.c")

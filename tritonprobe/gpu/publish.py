@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tritonprobe.gpu import passes
-from tritonprobe.gpu.analysis import EXTERNAL, Found, into_buckets
+from tritonprobe.gpu.analysis import EXTERNAL, Found
+from tritonprobe.gpu.spans import tally
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.store import Exemplar, Ledger, Traced
 from tritonprobe.model import OTHER, GpuLaunch, GpuSample
@@ -45,18 +45,21 @@ class Published:
 
     def samples(self, found: Found, method: str, traced: Sequence[GpuLaunch] = ()) -> tuple[GpuSample, ...]:
         """Counts a window's records, and says what they were. Exemplars are the latest of the `traced` launches."""
-        samples = tuple(GpuSample(*label, method, count, ns) for label, count, ns in found.sums())
+        cells, totals = tally(found.spans, np.asarray(schema.GPU_BOUNDS) * 1e9)
+        counted = zip(found.labels, cells.sum(axis=1).tolist(), totals.tolist(), strict=True)
+        samples = tuple(GpuSample(*label, method, count, ns) for label, count, ns in counted if count)
         for sample in samples:
             pair = (sample.kernel, sample.bucket)
             self._ledger.merge(schema.KERNEL_BUCKET_SECONDS, (*pair, method), (sample.count, sample.total_ns / 1e9))
             if pair in self._time or len(self._time) < MAX_PAIRS:
                 self._time[pair] += sample.total_ns
         top = [pair for pair, _ in self._time.most_common(TOP)]
-        totals = {(sample.kernel, sample.bucket): sample.total_ns / 1e9 for sample in samples}
+        row = {label: place for place, label in enumerate(found.labels)}
         latest = {(each.kernel, each.bucket): each for each in sorted(traced, key=lambda each: each.end_ns)}
-        for pair, counts in into_buckets(found, schema.GPU_BOUNDS, top).items():
-            numbers = (*counts.tolist(), totals[pair])
-            self._ledger.merge(schema.KERNEL_SECONDS, pair, numbers, _exemplar(latest.get(pair)))
+        for pair in top:
+            if pair in row:
+                numbers = (*cells[row[pair]].tolist(), int(totals[row[pair]]) / 1e9)
+                self._ledger.merge(schema.KERNEL_SECONDS, pair, numbers, _exemplar(latest.get(pair)))
         return samples
 
     def window(self, found: Found, span_ns: int) -> None:
@@ -65,9 +68,9 @@ class Published:
         ledger.add(schema.GPU_LAUNCHES, ("matched",), found.launched.matched)
         for reason, count in found.launched.dropped.items():
             ledger.add(schema.GPU_LAUNCHES, (reason,), count)
-        if len(found.queue_ns):
-            counts = passes.histogram(found.queue_ns, np.asarray(schema.QUEUE_BOUNDS) * 1e9)
-            ledger.merge(schema.QUEUE_SECONDS, (), (*counts.tolist(), float(found.queue_ns.sum()) / 1e9))
+        if len(found.queue.since):
+            cells, totals = tally(found.queue, np.asarray(schema.QUEUE_BOUNDS) * 1e9)
+            ledger.merge(schema.QUEUE_SECONDS, (), (*cells[0].tolist(), int(totals[0]) / 1e9))
         for device, busy in found.busy_ns.items():
             ledger.add(schema.GPU_BUSY, (str(device),), min(busy, span_ns) / 1e9)
             ledger.add(schema.GPU_WATCHED, (str(device),), span_ns / 1e9)

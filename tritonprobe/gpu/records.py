@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tritonprobe.gpu import passes
-from tritonprobe.gpu.passes import KIND, Ints, Words
+from tritonprobe.gpu import reading, spans
+from tritonprobe.gpu.reading import KIND, Words
+from tritonprobe.gpu.spans import Ints
 
 STRIDES = (208, 216)
 """The sizes of records that were tried. Others are accepted if the self-test's records can be read with them."""
@@ -43,6 +44,7 @@ class Classes:
     grid: Words
     graph: Ints
     device: Ints
+    count: Ints  # records that were read of it
 
     def __len__(self) -> int:
         return len(self.name)
@@ -117,15 +119,14 @@ def read(chunks: Sequence[npt.NDArray[np.uint8]], stride: int) -> Records:
     for chunk in chunks:
         if len(chunk) % stride:
             raise RecordError(f"{len(chunk)} bytes are no whole number of {stride}-byte kernel records")
-    found = passes.read(chunks, stride)
+    found = reading.read(chunks, stride)
     if found.wrong >= 0:
         raise RecordError(
             f"a record of kind {found.wrong} among the kernels (kind {KIND}): another profiler asked for it"
         )
-    name, grid, place = found.classes.T
-    classes = Classes(
-        name, grid, (place >> np.uint64(32)).view(np.int64), (place & np.uint64(0xFFFFFFFF)).view(np.int64)
-    )
+    name, grid, place, count = found.classes.T
+    graph, device = place >> np.uint64(32), place & np.uint64(0xFFFFFFFF)
+    classes = Classes(name, grid, graph.view(np.int64), device.view(np.int64), count.astype(np.int64))
     records = Records(found.start, found.end, found.correlation, found.which, found.node, classes)
     return records if found.in_order else records.take(_order(found.correlation))
 
@@ -144,14 +145,4 @@ def busy_ns(records: Records, device: int) -> int:
     """How long at least one of a device's kernels ran."""
     its = records.classes.device == device
     chosen: Chosen = ALL if its.all() else its[records.which]
-    start, end = records.start[chosen], records.end[chosen]
-    if not len(start):
-        return 0
-    if (start[1:] >= end[:-1]).all():  # one after the other, as on one stream
-        return int(np.maximum(end - start, 0).sum())
-    if (start[1:] < start[:-1]).any():
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-    reached = np.maximum.accumulate(np.maximum(start, end))
-    idle = np.maximum(start[1:] - reached[:-1], 0).sum()  # before each but the first
-    return int(reached[-1] - start[0] - idle)
+    return spans.busy(records.start[chosen], records.end[chosen])

@@ -1,6 +1,6 @@
-"""What is done to every record of a window: in C (`passes.c`), or by numpy where that cannot be built. Pure.
+"""Bytes of CUPTI's records as columns of numbers: in C (`reading.c`), or by numpy where that cannot be built. Pure.
 
-Both ways find the same; C takes a fifth of the time, and lets other threads of the program go on meanwhile.
+Both ways find the same. C reads a record once, and lets other threads of the program go on meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonprobe import native
+from tritonprobe.gpu.spans import Ints
 
-Ints: TypeAlias = "npt.NDArray[np.int64]"
 Words: TypeAlias = "npt.NDArray[np.uint64]"
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
-SOURCE = Path(__file__).with_name("passes.c")
+SOURCE = Path(__file__).with_name("reading.c")
 KIND = 10
 """CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL."""
 
@@ -45,7 +45,7 @@ class Read:
     correlation: Ints
     which: Ints
     node: Words
-    classes: Words  # name, grid, and the graph's number (32 bits) before the device's, each
+    classes: Words  # name, grid, the graph's number (32 bits) before the device's, and how many records, each
     in_order: bool  # correlation ids never fall
     wrong: int  # the kind of the first record that is no kernel's, or -1
 
@@ -59,7 +59,7 @@ def read(chunks: Sequence[Bytes], stride: int) -> Read:
     # One block: glibc keeps as much as twice the largest it was given back, so that new pages need not be asked for.
     start, end, correlation, which, node = np.empty((5, count), np.int64)
     found, in_order, wrong = module.read(list(chunks), stride, start, end, correlation, which, node)
-    classes = np.frombuffer(found, np.uint64).reshape(-1, 3)
+    classes = np.frombuffer(found, np.uint64).reshape(-1, 4)
     return Read(start, end, correlation, which, node.view(np.uint64), classes, in_order, wrong)
 
 
@@ -69,7 +69,9 @@ def _read(chunks: Sequence[Bytes], stride: int) -> Read:
     kind, start, end, place, stream_x, yz, correlation, name, node, graph = np.ascontiguousarray(table.T)
     grid = (stream_x & ~_LOW) | (yz & _LOW) << np.uint64(16) | yz >> _HIGH
     recurring = np.stack((name, grid, (graph & ~_LOW) | (place & _LOW)), axis=1)
-    classes, first, which = np.unique(recurring, axis=0, return_index=True, return_inverse=True)
+    classes, first, which, counts = np.unique(
+        recurring, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
     appeared = np.argsort(first)
     number = np.empty(len(appeared), np.int64)
     number[appeared] = np.arange(len(appeared))
@@ -77,28 +79,7 @@ def _read(chunks: Sequence[Bytes], stride: int) -> Read:
     kinds = kind & _LOW
     wrong = kinds[kinds != KIND]
     return Read(
-        start.view(np.int64), end.view(np.int64), ids, number[which.reshape(-1)], node, classes[appeared],
+        start.view(np.int64), end.view(np.int64), ids, number[which.reshape(-1)], node,
+        np.column_stack((classes, counts.astype(np.uint64)))[appeared],
         not np.any(ids[1:] < ids[:-1]), int(wrong[0]) if len(wrong) else -1,
     )  # fmt: skip
-
-
-def histogram(values: Ints, edges: npt.NDArray[np.float64]) -> Ints:
-    """How many values fell between the edges, and above the last. A value on an edge falls below it."""
-    if compiled() is None:
-        return np.bincount(np.searchsorted(edges, values, side="left"), minlength=len(edges) + 1)
-    found: Ints = histograms(np.empty(0, np.int64), values, np.zeros(1, np.int64), edges, 1)[0]
-    return found
-
-
-def histograms(of: Ints, values: Ints, rows: Ints, edges: npt.NDArray[np.float64], count: int) -> Ints:
-    """The same in each of `count` rows: the i-th value's is `rows[of[i]]`. Those whose row is -1 are left out."""
-    module = compiled()
-    if module is None:
-        row = rows[of]
-        chosen = row >= 0
-        cell = row[chosen] * (len(edges) + 1) + np.searchsorted(edges, values[chosen], side="left")
-        return np.bincount(cell, minlength=count * (len(edges) + 1)).reshape(count, -1)
-    cells = np.zeros((count, len(edges) + 1), np.int64)
-    of, values, rows = (np.ascontiguousarray(each, np.int64) for each in (of, values, rows))
-    module.histogram(of, values, rows, edges, cells)
-    return cells

@@ -1,7 +1,7 @@
-/* What is done to every record of a window, in one pass each: CUPTI's records as columns, and their histograms.
+/* CUPTI's records as columns, in one pass. What recurs in them (name, grid, graph and device) is numbered.
  *
- * Arrays come as buffers that the caller made and typed; they are checked for their size. What recurs in records (name,
- * grid, graph and device) is numbered. The lock of the interpreter is free during a pass: no object is touched there.
+ * Arrays come as buffers that the caller made and typed; they are checked for their size. The lock of the interpreter is
+ * free during the pass: no object is touched there.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -16,6 +16,7 @@ enum { W_KIND = 0, W_START = 2, W_END = 3, W_PLACE = 5, W_STREAM_X = 6, W_YZ = 7
 
 typedef struct {
     uint64_t name, grid, place; /* `place`: the graph's number, then the device's, 32 bits each */
+    uint64_t count;             /* records of it */
 } Class;
 
 typedef struct {
@@ -105,6 +106,7 @@ read_chunk(const uint8_t *chunk, size_t records, size_t stride, size_t done, Tab
             word(chunk, W_NAME),
             (word(chunk, W_STREAM_X) & ~(uint64_t)UINT32_MAX) | (yz & UINT32_MAX) << 16 | yz >> 32,
             (word(chunk, W_GRAPH) & ~(uint64_t)UINT32_MAX) | (word(chunk, W_PLACE) & UINT32_MAX),
+            0,
         };
         if (table->known == table->room && grow(table) < 0) {
             return -1;
@@ -114,6 +116,7 @@ read_chunk(const uint8_t *chunk, size_t records, size_t stride, size_t done, Tab
             *slot = (int64_t)table->known;
             table->classes[table->known++] = class;
         }
+        table->classes[*slot].count++;
         out->start[i] = (int64_t)word(chunk, W_START);
         out->end[i] = (int64_t)word(chunk, W_END);
         out->correlation[i] = correlation;
@@ -188,7 +191,7 @@ read_all(Py_buffer *chunks, Py_ssize_t count, Py_ssize_t stride, PyObject *const
 
 /* read(chunks, stride, start, end, correlation, which, node): fills the columns with the records of a list of buffers.
  *
- * Returns the classes that `which` numbers, as bytes (three words each: name, grid, graph and device); whether the
+ * Returns the classes that `which` numbers, as bytes (four words each: name, grid, graph and device, records); whether the
  * correlation ids never fall; and the kind of the first record that is no kernel's, or -1. */
 static PyObject *
 read_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
@@ -222,98 +225,17 @@ read_records(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
     return found;
 }
 
-enum { OF, VALUE, ROW, EDGE, CELL, HISTOGRAM };
-
-/* Numbers by their size: so many steps to each power of two. The first step begins at minus infinity, the last has no end. */
-enum { FINE = 4, STEPS = 44 << FINE };
-
-static size_t
-step_of(double value)
-{
-    int64_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    int64_t step = (bits >> (52 - FINE)) - ((int64_t)1023 << FINE);
-    return step < 0 ? 0 : step < STEPS ? (size_t)step : STEPS - 1;
-}
-
-/* For each step the first edge that is not below all of it. */
-static void
-find_first(int32_t *first, const double *edges, size_t count)
-{
-    size_t edge = 0;
-    for (size_t step = 0; step < STEPS; step++) {
-        while (edge < count && step_of(edges[edge]) < step) {
-            edge++;
-        }
-        first[step] = (int32_t)edge;
-    }
-}
-
-/* histogram(of, values, rows, edges, cells): counts each value in the row `rows[of]`, unless that is -1; without any `of`
- * all in the row `rows[0]`.
- *
- * `of`, `values` and `rows` are 64-bit numbers, `edges` rising doubles; `cells` has rows of one cell more than there are
- * edges, and a value on an edge falls below it. Raises ValueError if a number leads outside of the arrays. */
-static PyObject *
-histogram(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
-{
-    (void)module;
-    if (count != HISTOGRAM) {
-        PyErr_SetString(PyExc_TypeError, "histogram(of, values, rows, edges, cells)");
-        return NULL;
-    }
-    Py_buffer views[HISTOGRAM];
-    for (int i = 0; i < HISTOGRAM; i++) {
-        if (borrow(arguments[i], &views[i], -1, i == CELL ? PyBUF_WRITABLE : 0) < 0) {
-            give_back(views, i);
-            return NULL;
-        }
-    }
-    const int64_t *of = views[OF].buf, *values = views[VALUE].buf, *row = views[ROW].buf;
-    const double *edges = views[EDGE].buf;
-    int64_t *cells = views[CELL].buf;
-    size_t told = (size_t)views[OF].len / 8, records = (size_t)views[VALUE].len / 8;
-    size_t labels = (size_t)views[ROW].len / 8, bounds = (size_t)views[EDGE].len / 8;
-    size_t width = bounds + 1, rows = (size_t)views[CELL].len / 8 / width;
-    int32_t first[STEPS];
-    find_first(first, edges, bounds);
-    int failed = told != 0 && told != records;
-    Py_BEGIN_ALLOW_THREADS
-    for (size_t i = 0; i < records && !failed; i++) {
-        uint64_t label = told ? (uint64_t)of[i] : 0;
-        int64_t mine = label < labels ? row[label] : (int64_t)rows;
-        if (mine >= 0 && (size_t)mine < rows) {
-            double value = (double)values[i];
-            size_t place = (size_t)first[step_of(value)];
-            while (place < bounds && edges[place] < value) {
-                place++;
-            }
-            cells[(size_t)mine * width + place]++;
-        } else {
-            failed = mine != -1;
-        }
-    }
-    Py_END_ALLOW_THREADS
-    give_back(views, HISTOGRAM);
-    if (failed) {
-        PyErr_SetString(PyExc_ValueError, "histogram(): a number leads outside of the arrays");
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
     {"read", (PyCFunction)(void (*)(void))read_records, METH_FASTCALL, NULL},
-    {"histogram", (PyCFunction)(void (*)(void))histogram, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "passes", NULL, 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "reading", NULL, 0, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC
-PyInit_passes(void)
+PyInit_reading(void)
 {
     return PyModuleDef_Init(&definition);
 }
