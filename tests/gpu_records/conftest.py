@@ -9,7 +9,7 @@ import pytest
 
 from tests.adapter.conftest import cache, nobody_probes, runtime
 from tritonprobe import native
-from tritonprobe.gpu import launch_log, reading, spans
+from tritonprobe.gpu import launch_log, matching, reading, spans
 
 __all__ = ["cache", "nobody_probes", "runtime"]
 
@@ -20,10 +20,10 @@ def way(request: Any) -> Iterator[None]:
     if request.param == "compiled":
         if native.compiler() is None:
             pytest.skip("there is no C compiler here")
-        assert all(module.compiled() is not None for module in (launch_log, reading, spans))
+        assert all(module.compiled() is not None for module in (launch_log, matching, reading, spans))
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for module in (launch_log, reading, spans):
+        for module in (launch_log, matching, reading, spans):
             patch.setattr(module, "compiled", lambda: None)
         yield

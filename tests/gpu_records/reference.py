@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Edges, Key
+from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Key
+from tritonprobe.gpu.matching import Edges
 from tritonprobe.gpu.records import Records, grid_code
 from tritonprobe.gpu.spans import Ints
 from tritonprobe.seen import Label, Seen

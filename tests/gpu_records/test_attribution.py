@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.gpu_records.fake_gpu import raw
 from tritonprobe.gpu import launch_log
-from tritonprobe.gpu.attribution import Edges, attribute, columns
-from tritonprobe.gpu.records import ALL, Records, read
+from tritonprobe.gpu.attribution import attribute, columns
+from tritonprobe.gpu.matching import Edges
+from tritonprobe.gpu.records import Records, read
 from tritonprobe.seen import Label, Seen
 
 
@@ -71,7 +72,8 @@ def test_each_launch_has_its_record() -> None:
     for place, (kernel, bucket, grid) in enumerate([(A, 1, 3), (B, 1, 3), (A, 2, 4), (A, 1, 3)]):
         world.launch(kernel, bucket, grid, 10 * place + 2, 10 * place + 3)
     assert world.labels() == world.truth
-    assert (world.found.records, world.found.launches) == (ALL, ALL)  # the n-th record is the n-th launch's
+    pairs = zip(np.arange(4)[world.found.records], np.arange(4)[world.found.launches], strict=True)
+    assert sorted(pairs) == [(n, n) for n in range(4)]
     assert (world.found.matched, world.found.dropped) == (4, {})
 
 

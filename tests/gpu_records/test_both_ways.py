@@ -14,11 +14,11 @@ from tests.gpu_records import reference
 from tests.gpu_records.fake_gpu import raw, sums
 from tests.gpu_records.test_attribution import NAMES, Kernel, World, worlds
 from tritonprobe import native
-from tritonprobe.gpu import launch_log, reading, spans
+from tritonprobe.gpu import launch_log, matching, reading, spans
 from tritonprobe.gpu.analysis import analyse
-from tritonprobe.gpu.attribution import Edges
 from tritonprobe.gpu.graphs import Capture, Graphs
 from tritonprobe.gpu.launch_log import Logged, Tuples, logged
+from tritonprobe.gpu.matching import Edges
 from tritonprobe.gpu.records import Records, grid_code, read
 from tritonprobe.gpu.spans import Spans
 from tritonprobe.seen import Seen
@@ -101,6 +101,35 @@ def test_busy_times_are_the_same(drawn: list[tuple[int, int]], in_order: bool) -
 
 
 @needs_compiler
+@given(st.lists(st.tuples(FEW, FEW.map(lambda n: n - 1)), max_size=12), st.data())
+def test_pairs_are_the_same(drawn: list[tuple[int, int]], data: st.DataObject) -> None:
+    """Classes and kinds of other numbers, and keys as often among the one as among the other."""
+    keys = np.array([key for _, key in drawn], np.int64)
+    shuffled = data.draw(st.permutations(drawn)) if data.draw(st.booleans()) else drawn
+    which, key_of_class = np.arange(len(drawn)), keys
+    kind = np.array([3 * (key + 1) + each % 3 for each, key in shuffled], np.int64)
+    key_of_kind = np.repeat(np.arange(-1, 3), 3)
+    records, launches = matching.pair(which, key_of_class, kind, key_of_kind)
+    expected = matching._pair(key_of_class[which], key_of_kind[kind])
+    places, others = np.arange(len(which)), np.arange(len(kind))
+    one, other = (
+        sorted(zip(places[r].tolist(), others[n].tolist(), strict=True)) for r, n in ((records, launches), expected)
+    )
+    assert one == other
+
+
+@needs_compiler
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9), st.booleans(), FEW), max_size=20))
+def test_launches_are_sifted_alike(drawn: list[tuple[int, int, bool, int]]) -> None:
+    columns = zip(*((before, before + took, 0, 0, returned, 7, kind) for before, took, returned, kind in drawn))  # noqa: B905
+    numbers = np.array(list(columns), np.int64).reshape(7, -1)
+    logged, sort, edges = Logged([], *numbers), np.array([0, 1, 2, 1]), Edges(5, 7, 20, 22)
+    found, expected = matching.sift(logged, sort, edges), matching._sift(logged, sort, edges)
+    assert (found.certain.tolist(), found.counts.tolist()) == (expected.certain.tolist(), expected.counts.tolist())
+    assert np.arange(len(drawn))[found.chosen].tolist() == np.arange(len(drawn))[expected.chosen].tolist()
+
+
+@needs_compiler
 def test_what_leads_outside_of_an_array_is_refused() -> None:
     module: Any = spans.compiled()
     one, cells = np.zeros(1, np.int64), np.zeros((1, 2), np.int64)
@@ -115,6 +144,14 @@ def test_what_leads_outside_of_an_array_is_refused() -> None:
         module.busy(one, cells)
     with pytest.raises(ValueError, match="expected 8"):
         reading.compiled().read([raw([{}])], 216, *[np.empty(2, np.int64)] * 5)
+    sift, pair = matching.compiled().sift, matching.compiled().pair
+    with pytest.raises(ValueError, match="outside"):
+        sift(one, one, one, one + 1, one, one.copy(), one.astype(bool), np.zeros(2, int), 0, 0, 0, 0)
+    with pytest.raises(ValueError, match="too small"):
+        sift(one, one, one, one, one, one.copy(), one.astype(bool), np.zeros(1, int), 0, 0, 0, 0)
+    for which, kind in ((one + 1, one), (one, one - 1)):
+        with pytest.raises(ValueError, match="outside"):
+            pair(which, one, kind, one, one.copy(), one.copy())
     frozen = np.zeros(1, np.int64)
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
@@ -289,19 +326,21 @@ def test_windows_are_analysed_alike(drawn: tuple[World, Edges]) -> None:
     records = read([raw(world.rows)], 216)
     counts, total, expected = by_label(world, records, edges)
     for in_c in (True, False):
-        found = analyse(
-            log_of(world.seen, in_c), records, edges, 10**6, new_graphs(), lambda address: NAMES[address], str
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            for module in () if in_c else (launch_log, matching, reading, spans):
+                patch.setattr(module, "compiled", lambda: None)
+            launches = log_of(world.seen, in_c)
+            found = analyse(launches, records, edges, 10**6, new_graphs(), lambda address: NAMES[address], str)
         assert sums(found) == [(label, counts[label], total[label]) for label in found.labels if counts[label]]
         assert {label for label, _, _ in sums(found)} == counts.keys()
         assert (found.launched.matched, found.launched.dropped) == (expected.matched, expected.dropped)
         assert found.replayed == (records.graph != 0).sum()
         assert found.seen == len(world.seen)
         assert found.known is not None
-        launches = reference.columns(world.seen, edges)
+        old = reference.columns(world.seen, edges)
         alone = records.start[records.graph == 0]
         told = [
-            (start, launches.start_ns[launch], launches.place[launch], max(0, start - launches.end_ns[launch]))
+            (start, old.start_ns[launch], old.place[launch], max(0, start - old.end_ns[launch]))
             for start, launch in zip(alone.tolist(), expected.launch.tolist(), strict=True)
             if launch >= 0
         ]

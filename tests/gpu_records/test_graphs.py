@@ -10,9 +10,10 @@ from tests.gpu_records.fake_gpu import Names, raw, sums
 from tritonprobe.gpu import graphs as graphs_module
 from tritonprobe.gpu import launch_log
 from tritonprobe.gpu.analysis import analyse
-from tritonprobe.gpu.attribution import Edges, Key
+from tritonprobe.gpu.attribution import Key
 from tritonprobe.gpu.cupti import text_at
 from tritonprobe.gpu.graphs import STEADY, Capture, Graphs
+from tritonprobe.gpu.matching import Edges
 from tritonprobe.gpu.records import grid_code, read
 from tritonprobe.seen import Label
 

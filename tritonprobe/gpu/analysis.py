@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Attribution, Edges, attribute, columns
+from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Attribution, attribute, columns
 from tritonprobe.gpu.graphs import Graphs
 from tritonprobe.gpu.launch_log import Logged
+from tritonprobe.gpu.matching import Edges
 from tritonprobe.gpu.records import ALL, Chosen, Records, busy_ns
 from tritonprobe.gpu.spans import Ints, Spans, all_in_one
 from tritonprobe.seen import Label

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tritonprobe.gpu.launch_log import Logged
+from tritonprobe.gpu.matching import NEVER, PERHAPS, SURELY, Edges, pair, sift
 from tritonprobe.gpu.records import ALL, Chosen, Classes, Records, grid_code
 from tritonprobe.gpu.spans import Ints
 from tritonprobe.seen import Label
@@ -31,16 +31,6 @@ _MAX_BLOCKS = 2**31  # from there on the launcher's own product overflows
 Key = tuple[str, int]  # the function's name and its grid's code
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """Places in the order around the two switches of a window."""
-
-    opening: int
-    opened: int
-    closing: int
-    closed: int
-
-
 @dataclass(slots=True)
 class Launches:
     """The launches of a window that may have left a record, as columns, in order."""
@@ -51,6 +41,7 @@ class Launches:
     label_of: Ints
     kind: Ints
     certain: npt.NDArray[np.bool_]  # it left a record, or else a record is missing
+    counts: Ints  # by kind: launches, and certain ones
     before: Ints
     after: Ints
     start_ns: Ints
@@ -87,32 +78,23 @@ def columns(logged: Logged, edges: Edges) -> Launches:
     """What the window's edges say of each launch, and each thing that recurs numbered once."""
     keys: dict[Key, int] = {}
     labels: dict[Label | None, int] = {}
-    of_kind = np.empty((3, len(logged.kinds)), np.int64)
+    key_of, label_of, sort = np.empty((3, len(logged.kinds)), np.int64)
     for place, (binary, target, key, trial) in enumerate(logged.kinds):
         x, y, z = (int(n) for n in target[:3])
         blocks = x * y * z
         if blocks <= 0 or min(x, y, z) < 0:
-            of_kind[:, place] = -1, -1, 0
+            key_of[place], label_of[place], sort[place] = -1, -1, NEVER
             continue
-        known = keys.setdefault((binary.name, grid_code(x * binary.ctas, y, z)), len(keys))
+        key_of[place] = keys.setdefault((binary.name, grid_code(x * binary.ctas, y, z)), len(keys))
         label = None if trial else binary.label(key)
-        of_kind[:, place] = known, labels.setdefault(label, len(labels)), blocks < _MAX_BLOCKS
-    key_of, label_of, plain = of_kind
-    certain = (logged.before > edges.opened) & (logged.after < edges.closing) & (logged.returned != 0)
-    if not plain.all():
-        certain &= plain[logged.kind] != 0
-    absent = (logged.after < edges.opening) | (logged.before > edges.closed)
-    if (key_of < 0).any():
-        absent |= key_of[logged.kind] < 0
-    chosen: Chosen = np.flatnonzero(~absent) if absent.any() else ALL
-    before = logged.before[chosen]
-    if (before[1:] < before[:-1]).any():
-        order = np.argsort(before, kind="stable")
-        chosen = order if isinstance(chosen, slice) else chosen[order]
-        before = before[order]
+        label_of[place] = labels.setdefault(label, len(labels))
+        sort[place] = SURELY if blocks < _MAX_BLOCKS else PERHAPS
+    sifted = sift(logged, sort, edges)
+    chosen = sifted.chosen
     return Launches(
-        list(keys), list(labels), key_of, label_of, logged.kind[chosen], certain[chosen],
-        before, logged.after[chosen], logged.start_ns[chosen], logged.end_ns[chosen], logged.thread[chosen],
+        list(keys), list(labels), key_of, label_of, logged.kind[chosen], sifted.certain, sifted.counts,
+        logged.before[chosen], logged.after[chosen], logged.start_ns[chosen], logged.end_ns[chosen],
+        logged.thread[chosen],
     )  # fmt: skip
 
 
@@ -128,13 +110,9 @@ def attribute(launches: Launches, records: Records, names: Sequence[str]) -> Att
     in_class = records.classes.count
     found = _summed(key_of_class[ours], in_class[ours], size)
 
-    of_kind = np.bincount(launches.kind, minlength=len(launches.key_of))
-    there = of_kind > 0
-    key, label = launches.key_of[there], launches.label_of[there]
-    possible = certain = _summed(key, of_kind[there], size)
-    if not launches.certain.all():
-        sure = np.bincount(launches.kind[launches.certain], minlength=len(of_kind))
-        certain = _summed(key, sure[there], size)
+    there = launches.counts[:, 0] > 0
+    key, label, counts = launches.key_of[there], launches.label_of[there], launches.counts[there]
+    possible, certain = _summed(key, counts[:, 0], size), _summed(key, counts[:, 1], size)
     fits = (certain <= found) & (found <= possible)
 
     sample = np.full(size, -1, np.int64)
@@ -153,7 +131,9 @@ def attribute(launches: Launches, records: Records, names: Sequence[str]) -> Att
         result.apart.append((theirs, said))
         result.matched += int((said >= 0).sum())
         unclear += int((said == DROPPED).sum())
-    _one_by_one(result, launches, records, key_of_class, fits & (found == possible))
+    # Where each launch left a record, the n-th record of a name and grid is its n-th launch.
+    exact = np.append(np.where(fits & (found == possible), np.arange(size), -1), -1)  # -1, as an index, leads to itself
+    result.records, result.launches = pair(records.which, exact[key_of_class], launches.kind, exact[launches.key_of])
     edge = int((possible - certain).sum() - (found[fits] - certain[fits]).sum())
     reasons = {"ambiguous": unclear, "misaligned": int(certain[~fits].sum()), "edge": max(edge, 0)}
     result.dropped = {reason: count for reason, count in reasons.items() if count}  # in records where there are any
@@ -170,30 +150,6 @@ def _keys_of(keys: Sequence[Key], classes: Classes, names: Sequence[str]) -> Int
     known = {key: place for place, key in enumerate(keys)}
     named = zip(names, classes.grid.tolist(), classes.graph.tolist(), strict=True)
     return np.array([-1 if graph else known.get((name, grid), -1) for name, grid, graph in named], np.int64)
-
-
-def _one_by_one(
-    result: Attribution, launches: Launches, records: Records, key_of_class: Ints, exact: npt.NDArray[np.bool_]
-) -> None:
-    """Where each launch left a record, the n-th record of a name and grid is its n-th launch."""
-    exactly = np.append(exact, False)  # -1: of no key
-    # Sorting numbers of 16 bits takes a tenth of the time, and there are seldom more names and grids.
-    small = np.int16 if len(exact) < 1 << 15 else np.int64
-    result.records, record_key = _those(records.which, key_of_class.astype(small), exactly)
-    result.launches, launch_key = _those(launches.kind, launches.key_of.astype(small), exactly)
-    if np.array_equal(record_key, launch_key):
-        return
-    by_record = np.argsort(record_key, kind="stable")
-    by_launch = np.argsort(launch_key, kind="stable")
-    result.records = by_record if isinstance(result.records, slice) else result.records[by_record]
-    result.launches = by_launch if isinstance(result.launches, slice) else result.launches[by_launch]
-
-
-def _those(which: Ints, key_of: npt.NDArray[Any], exactly: npt.NDArray[np.bool_]) -> tuple[Chosen, npt.NDArray[Any]]:
-    """What of it is of the keys in question, and the key of each."""
-    wanted = exactly[key_of]
-    chosen: Chosen = ALL if wanted.all() else np.flatnonzero(wanted[which])
-    return chosen, key_of[which[chosen]]
 
 
 def _by_order(launches: Launches, mine: npt.NDArray[np.intp], records: int) -> Ints:

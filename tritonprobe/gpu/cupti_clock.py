@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tritonprobe.gpu import launch_log, reading, spans
+from tritonprobe.gpu import launch_log, matching, reading, spans
 from tritonprobe.gpu.analysis import analyse
 from tritonprobe.gpu.attribution import Key
 from tritonprobe.gpu.clock import Clock, Looked, NeverAgain, NotYet, ProgramView
@@ -147,7 +147,7 @@ def make_clock(
     if not settled():
         raise NotYet("the program is still starting")
     driver.relax()
-    for each in (launch_log, reading, spans):
+    for each in (launch_log, matching, reading, spans):
         each.compiled()  # now: a compiler takes longer than a window
     try:
         cupti = the_cupti()

@@ -100,11 +100,11 @@ class Records:
             raise RecordError(f"between two readings CUPTI's clock went on by {theirs}, and ours by {ours} ns")
         rate = ours / theirs
         for times in (self.start, self.end):
-            known = times != 0  # 0 is no time, on any clock
             if abs(rate - 1) > SAME_RATE:
+                known = times != 0  # 0 is no time, on any clock
                 times[known] = np.rint((times[known] - first[0]) * rate).astype(np.int64) + first[1]
             else:
-                np.add(times, first[1] - first[0], out=times, where=known)
+                spans.shift(times, first[1] - first[0])
 
 
 def grid_code(x: int, y: int, z: int) -> int:

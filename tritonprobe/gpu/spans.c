@@ -1,7 +1,7 @@
 /* Times from one number to another: counted between edges and added up; and how long at least one of them lasts.
  *
- * Arrays come as buffers that the caller made and typed; they are checked for their size. The lock of the interpreter is
- * free during a pass: no object is touched there.
+ * Arrays come as buffers that the caller made and typed; they are checked for their size. No object is touched in a pass,
+ * so a long one gives the interpreter's lock away. To wait for it again costs more than a short one takes.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -57,6 +57,8 @@ find_first(int32_t *first, const double *edges, size_t count)
     }
 }
 
+enum { LONG = 1 << 16 }; /* times: some tenths of a millisecond */
+
 enum { OF, ROW_OF, SINCE, UNTIL, EDGE, CELL, TOTAL, TALLY };
 
 /* tally(of, row_of, since, until, edges, cells, totals): counts and adds up each time from `since` to `until`, in the row
@@ -89,7 +91,7 @@ tally(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
     int32_t first[STEPS];
     find_first(first, edges, bounds);
     int failed = (told != 0 && told != spans) || (size_t)views[CELL].len / 8 != rows * (bounds + 1);
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *state = spans < LONG ? NULL : PyEval_SaveThread();
     for (size_t i = 0; i < spans && !failed; i++) {
         uint64_t label = told ? (uint64_t)of[i] : 0;
         int64_t row = label < labels ? row_of[label] : (int64_t)rows;
@@ -105,7 +107,9 @@ tally(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
             failed = row != -1;
         }
     }
-    Py_END_ALLOW_THREADS
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
+    }
     give_back(views, TALLY);
     if (failed) {
         PyErr_SetString(PyExc_ValueError, "tally(): a number leads outside of the arrays");
@@ -133,7 +137,7 @@ busy(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
     }
     const int64_t *starts = start.buf, *ends = end.buf;
     int64_t found = 0, reached = INT64_MIN, before = INT64_MIN;
-    Py_BEGIN_ALLOW_THREADS
+    PyThreadState *state = start.len / 8 < LONG ? NULL : PyEval_SaveThread();
     for (Py_ssize_t i = 0; i < start.len / 8 && found >= 0; i++) {
         int64_t from = starts[i] > reached ? starts[i] : reached;
         if (starts[i] < before) {
@@ -144,14 +148,39 @@ busy(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
         }
         before = starts[i];
     }
-    Py_END_ALLOW_THREADS
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
+    }
     PyBuffer_Release(&start);
     PyBuffer_Release(&end);
     return PyLong_FromLongLong(found);
 }
 
+/* shift(times, by): later by so much, but 0 stays 0. */
+static PyObject *
+shift(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)module;
+    Py_buffer times;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "shift(times, by)");
+        return NULL;
+    }
+    int64_t by = PyLong_AsLongLong(arguments[1]);
+    if ((by == -1 && PyErr_Occurred()) || borrow(arguments[0], &times, -1, PyBUF_WRITABLE) < 0) {
+        return NULL;
+    }
+    uint64_t *values = times.buf; /* unsigned: it may wrap around */
+    for (Py_ssize_t i = 0; i < times.len / 8; i++) {
+        values[i] += values[i] != 0 ? (uint64_t)by : 0;
+    }
+    PyBuffer_Release(&times);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"tally", (PyCFunction)(void (*)(void))tally, METH_FASTCALL, NULL},
+    {"shift", (PyCFunction)(void (*)(void))shift, METH_FASTCALL, NULL},
     {"busy", (PyCFunction)(void (*)(void))busy, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

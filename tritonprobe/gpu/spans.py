@@ -26,6 +26,15 @@ def compiled() -> Any:
     return native.load(SOURCE)
 
 
+def shift(times: Ints, by: int) -> None:
+    """Makes all times later by so much, but 0, which is no time, stays 0."""
+    module = compiled()
+    if module is None:
+        np.add(times, by, out=times, where=times != 0)
+    else:
+        module.shift(times, by)
+
+
 @dataclass(frozen=True, slots=True)
 class Spans:
     """Times from ``since`` to ``until``, at least 0, each in one of so many rows: the i-th in ``row_of[of[i]]``.

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tritonprobe.gpu import launch_log
-from tritonprobe.gpu.attribution import Edges
 from tritonprobe.gpu.cupti import Cupti, CuptiError
 from tritonprobe.gpu.launch_log import Logged
+from tritonprobe.gpu.matching import Edges
 from tritonprobe.gpu.records import RecordError, Records
 from tritonprobe.model import WindowOutcome
 from tritonprobe.seen import LaunchSource
