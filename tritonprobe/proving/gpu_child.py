@@ -98,7 +98,10 @@ class Parts:
         return {"pairs": found}
 
     def consumer(self) -> dict[str, Any]:
-        """Processor time that a window's thread takes to read its records, attribute and count them."""
+        """Processor time that a window's thread takes to read the records of two kernels, attribute and count them.
+
+        Meanwhile another thread goes on launching, as in a server: waiting for the interpreter's lock costs, too.
+        """
         times = self._watch("on")
         spent: list[int] = []
 
@@ -128,8 +131,9 @@ class Parts:
 
     def _launch_until(self, done: threading.Event) -> None:
         while not done.is_set():
-            for _ in range(ROUND_LAUNCHES):
+            for _ in range(ROUND_LAUNCHES // 2):
                 self._add()
+                self._matmul()
             self.torch.cuda.synchronize()
 
     def graph(self) -> dict[str, Any]:
