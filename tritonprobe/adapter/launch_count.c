@@ -69,20 +69,19 @@ rounded(PyObject *dict, PyObject *key)
 }
 
 enum { LATEST = 4, MOST_KEYS = 256 };
-enum kind { SAME, NUMBER, TEXT };
 
-/* What a key has to be like: the same object (None, True, False), a number between two, or a text. */
-struct wanted {
-    enum kind kind;
-    PyObject *object;
+/* The numbers that a key may have: above one and up to another. None at all if it was no number. */
+struct numbers {
     long long above, upto;
 };
 
-/* A launch as it was, and where it was counted. */
+/* A launch as it was, and where it was counted. A step of an engine takes all of this out of the processor's caches again,
+ * so what is read for a launch like it lies close together: the numbers are for keys that are other objects than then. */
 struct launch {
     PyObject *cells; /* NULL: nothing is remembered here */
     PyObject *cell;
-    struct wanted *keys;
+    double *number;       /* the cell's; NULL if it is a list */
+    PyObject *objects[1]; /* as many as keys; NULL where nothing is held */
 };
 
 struct counter {
@@ -91,35 +90,35 @@ struct counter {
     unsigned long long mask;
     Py_ssize_t size; /* keys of a launch */
     int latest;      /* the one that the last launch was like */
-    struct launch launches[LATEST];
+    struct launch *launches[LATEST];
 };
 
-/* Whether a key is what is wanted. Leaves no exception. */
-static int
-is_like(const struct wanted *wanted, PyObject *key)
+static struct numbers *
+numbers_of(struct launch *launch, Py_ssize_t size)
 {
-    if (key == wanted->object) {
-        return 1;
-    }
-    if (wanted->kind == NUMBER) {
-        if (!PyLong_Check(key) || PyBool_Check(key)) {
-            return 0;
-        }
+    return (struct numbers *)(launch->objects + size);
+}
+
+/* Whether a key that is another object is what was there. Leaves no exception. */
+static int
+is_like(PyObject *object, const struct numbers *numbers, PyObject *key)
+{
+    if (PyLong_Check(key)) {
         int overflow = 0;
-        long long value = PyLong_AsLongLongAndOverflow(key, &overflow);
-        return overflow == 0 && value > wanted->above && value <= wanted->upto;
+        long long value = PyBool_Check(key) ? LLONG_MIN : PyLong_AsLongLongAndOverflow(key, &overflow);
+        return overflow == 0 && value > numbers->above && value <= numbers->upto;
     }
-    return wanted->kind == TEXT && PyUnicode_Check(key) && PyUnicode_Compare(key, wanted->object) == 0;
+    return object != NULL && PyUnicode_Check(object) && PyUnicode_Check(key) && PyUnicode_Compare(key, object) == 0;
 }
 
 static int
-is_this(const struct launch *launch, PyObject *cells, PyObject *const *keys, Py_ssize_t size)
+is_this(struct launch *launch, PyObject *cells, PyObject *const *keys, Py_ssize_t size)
 {
-    if (launch->cells != cells) {
+    if (launch == NULL || launch->cells != cells) {
         return 0;
     }
     for (Py_ssize_t i = 0; i < size; i++) {
-        if (!is_like(&launch->keys[i], keys[i])) {
+        if (keys[i] != launch->objects[i] && !is_like(launch->objects[i], numbers_of(launch, size) + i, keys[i])) {
             return 0;
         }
     }
@@ -129,36 +128,36 @@ is_this(const struct launch *launch, PyObject *cells, PyObject *const *keys, Py_
 static void
 forget(struct launch *launch, Py_ssize_t size)
 {
-    for (Py_ssize_t i = 0; launch->keys != NULL && i < size; i++) {
-        Py_CLEAR(launch->keys[i].object);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        Py_CLEAR(launch->objects[i]);
     }
+    launch->number = NULL;
     Py_CLEAR(launch->cells);
     Py_CLEAR(launch->cell);
 }
 
 /* 0, or -1 for a number that is too large, and without memory. Of a subclass's value nothing is held but its text. */
 static int
-want(struct wanted *wanted, PyObject *key, int may_be_rounded)
+want(PyObject **object, struct numbers *numbers, PyObject *key, int may_be_rounded)
 {
-    wanted->kind = key == Py_None || PyBool_Check(key) ? SAME : PyLong_Check(key) ? NUMBER : TEXT;
-    wanted->object = NULL;
-    if (wanted->kind == NUMBER) {
+    numbers->above = numbers->upto = 0;
+    if (PyLong_Check(key) && !PyBool_Check(key)) {
         int overflow = 0;
         long long value = PyLong_AsLongLongAndOverflow(key, &overflow);
         if (overflow != 0 || value == LLONG_MIN) {
             return -1;
         }
-        wanted->above = value - 1;
-        wanted->upto = value;
+        numbers->above = value - 1;
+        numbers->upto = value;
         if (may_be_rounded && value <= (1LL << 62)) {
-            wanted->upto = edge_of(value);
-            wanted->above = wanted->upto > 1 ? wanted->upto / 2 : wanted->upto == 1 ? 0 : LLONG_MIN;
+            numbers->upto = edge_of(value);
+            numbers->above = numbers->upto > 1 ? numbers->upto / 2 : numbers->upto == 1 ? 0 : LLONG_MIN;
         }
     }
     if (is_plain(key)) {
-        wanted->object = Py_NewRef(key);
+        *object = Py_NewRef(key);
     }
-    else if (wanted->kind == TEXT && (wanted->object = PyUnicode_FromObject(key)) == NULL) {
+    else if (PyUnicode_Check(key) && (*object = PyUnicode_FromObject(key)) == NULL) {
         PyErr_Clear();
         return -1;
     }
@@ -169,23 +168,38 @@ static void
 remember(struct counter *self, PyObject *cells, PyObject *const *keys, PyObject *cell)
 {
     int place = (self->latest + 1) % LATEST;
-    struct launch *launch = &self->launches[place];
-    forget(launch, self->size);
-    if (launch->keys == NULL) {
-        launch->keys = PyMem_Calloc((size_t)self->size, sizeof(*launch->keys));
-        if (launch->keys == NULL) {
+    size_t size = (size_t)self->size;
+    struct launch *launch = self->launches[place];
+    if (launch == NULL) {
+        size_t bytes = offsetof(struct launch, objects) + size * (sizeof(PyObject *) + sizeof(struct numbers));
+        launch = self->launches[place] = PyMem_Calloc(1, bytes);
+        if (launch == NULL) {
             return;
         }
     }
+    forget(launch, self->size);
     for (Py_ssize_t i = 0; i < self->size; i++) {
-        if (want(&launch->keys[i], keys[i], i < 64 && (self->mask >> i & 1)) < 0) {
+        int may_be_rounded = i < 64 && (self->mask >> i & 1);
+        if (want(&launch->objects[i], numbers_of(launch, self->size) + i, keys[i], may_be_rounded) < 0) {
             forget(launch, self->size);
             return;
         }
     }
     launch->cells = Py_NewRef(cells);
     launch->cell = Py_NewRef(cell);
+    launch->number = number_of(cell);
     self->latest = place;
+}
+
+/* As `count_in`. A memoryview's number stays where it is until it is released, which is all that has to be looked at. */
+static int
+count_again(const struct launch *launch)
+{
+    if (launch->number == NULL || ((PyMemoryViewObject *)launch->cell)->flags & _Py_MEMORYVIEW_RELEASED) {
+        return count_in(launch->cell);
+    }
+    *launch->number += 1.0;
+    return 0;
 }
 
 /* The cell that the keys lead to: a borrowed reference. NULL with KeyError or TypeError. */
@@ -256,10 +270,10 @@ count(PyObject *counter, PyObject *const *arguments, size_t flags, PyObject *nam
     }
     for (int i = 0; i < LATEST; i++) {
         int place = (self->latest + i) % LATEST;
-        const struct launch *launch = &self->launches[place];
+        struct launch *launch = self->launches[place];
         if (is_this(launch, cells, keys, size)) {
             self->latest = place;
-            if (count_in(launch->cell) < 0) {
+            if (count_again(launch) < 0) {
                 return NULL;
             }
             Py_RETURN_NONE;
@@ -299,8 +313,10 @@ counter_dealloc(PyObject *counter)
 {
     struct counter *self = (struct counter *)counter;
     for (int i = 0; i < LATEST; i++) {
-        forget(&self->launches[i], self->size);
-        PyMem_Free(self->launches[i].keys);
+        if (self->launches[i] != NULL) {
+            forget(self->launches[i], self->size);
+            PyMem_Free(self->launches[i]);
+        }
     }
     Py_TYPE(counter)->tp_free(counter);
 }
