@@ -189,7 +189,11 @@ class Vllm:
                 own = self._serves()
             if own:
                 self._guarded(lambda: self._work_on(scheduler_output))
-            size = _size(scheduler_output)
+            try:
+                tokens = scheduler_output.total_num_scheduled_tokens
+                size = (tokens, len(scheduler_output.num_scheduled_tokens)) if tokens.__class__ is int else None
+            except Exception:  # it does not say
+                size = None
             if size is None or size in known or not self.attachment.on:
                 return original(worker, scheduler_output, *args, **kwargs)
             cold, begin = self._host.cold_ns(), time.monotonic_ns()
@@ -260,15 +264,6 @@ class Vllm:
         left_out = allowed is not None and PLUGIN not in allowed.split(",")
         plugin = "; VLLM_PLUGINS leaves our plugin out, so attached by the environment" if left_out else ""
         return f"vLLM {version}{tried}, {role}: kernels and cold calls, and {parts}{missing}{plugin}"
-
-
-def _size(scheduler_output: Any) -> tuple[int, int] | None:
-    """Tokens and requests of a step; None if it does not say."""
-    try:
-        tokens = scheduler_output.total_num_scheduled_tokens
-        return (tokens, len(scheduler_output.num_scheduled_tokens)) if tokens.__class__ is int else None
-    except Exception:
-        return None
 
 
 def _vocabulary(kwargs: Any) -> int | None:
