@@ -40,6 +40,7 @@ from examples.llm_server.engine import Engine
 from examples.llm_server.generation import Failed, Generation, Sampling, Token
 from examples.llm_server.model import Decoder
 from tests.gpu.tokens_lost import leave, stay_on_one_core
+from tritonprobe.proving.intervals import interval, ratios
 from tritonprobe.runtime import current
 
 REQUESTS, PROMPT = 16, 256
@@ -194,6 +195,7 @@ def main() -> int:
     torch.cuda.synchronize()
     command = f"TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost --rounds {options.rounds}"
     more = {
+        "on_of_off": asdict(interval(ratios(rounds["off"], rounds["on"]), 0)),
         "period_s": watch.times.budget.period,
         "seen_in_windows": [[asdict(sample) for sample in each] for each in seen],
     }
