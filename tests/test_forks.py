@@ -129,7 +129,7 @@ def _memory_tier() -> tuple[object, Callable[[], object]]:
 
 def _runtime() -> tuple[object, Callable[[], object]]:
     runtime = Runtime(Settings())
-    return runtime, runtime._show_oldest
+    return runtime, runtime._cold.show_oldest
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_the_parents_cold_calls_are_not_in_progress_in_the_child(shared: bool, t
         return [s.value for f in runtime.ledger.collect() if f.metric is COLD_IN_PROGRESS for s in f.samples]  # type: ignore[union-attr]
 
     def compiles() -> None:
-        runtime._opened(OpenCall("k", "launch", None))
+        runtime._cold.opened(OpenCall("k", "launch", None))
         opened.set()
         done.wait(30)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonprobe import Census, configure, join, runtime
+from tritonprobe import Census, cold_calls, configure, join, runtime
 from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
@@ -125,7 +125,7 @@ def test_a_fault_while_we_tell_of_a_cold_call_is_not_the_programs(monkeypatch: p
         raise OSError("the journal is gone")
 
     monkeypatch.setattr(made.live, "stall", stall)
-    monkeypatch.setattr(runtime, "TELLING_NS", 0)
+    monkeypatch.setattr(cold_calls, "TELLING_NS", 0)
     with made.outside("planted", "planted"):
         pass
     errors = [f for f in made.ledger.collect() if f.metric.name == "errors_total"]

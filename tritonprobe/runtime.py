@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import logging
 import os
 import sys
@@ -19,13 +18,12 @@ from typing import TYPE_CHECKING
 
 from tritonprobe._version import __version__
 from tritonprobe.bus import Bus
+from tritonprobe.cold_calls import ColdCalls
 from tritonprobe.forks import tell_in_child
-from tritonprobe.incidents import Incidents
 from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger, signs
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import (
     CLIENT_ERRORS,
-    COLD_IN_PROGRESS,
     ERRORS,
     FIRST_STEPS,
     INFO,
@@ -33,27 +31,22 @@ from tritonprobe.ledger.schema import (
     PREWARMS,
     READY,
 )
-from tritonprobe.model import OTHER, ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
+from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.prewarming import Prewarmed, before_ready
 from tritonprobe.prewarming import run as run_census
 from tritonprobe.prewarming.keeper import CensusKeeper
 from tritonprobe.prewarming.run import Progress, Tuning
 from tritonprobe.requests.live import Requests
-from tritonprobe.requests.threads import this_thread
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.census import Census
 from tritonprobe.tracing import current_trace
 
 if TYPE_CHECKING:
-    from tritonprobe.adapter.calls import OpenCall
     from tritonprobe.adapter.core import Adapter
     from tritonprobe.adapter.engines import Engines
     from tritonprobe.adapter.outside import Kinds, OutsideCall
 
 log = logging.getLogger("tritonprobe")
-
-TELLING_NS = 1_000_000
-"""What it takes to tell of a cold call is part of the stall from here on; below, it is as if nothing had been told."""
 
 COVER = 0.999
 """Of the stall that a census knows, what prewarming saves; the rest is rare shapes that cost as much as the others."""
@@ -78,14 +71,13 @@ class Runtime:
         self._engines: Engines | None = None
         self.ready_because: str | None = None  # why it is ready, or not yet
         self.prewarmed: Prewarmed | None = None
-        self._incidents = Incidents(settings.on_cold_after_ready)
-        self._open: dict[int, OpenCall] = {}  # number of a thread -> its cold call in progress
+        self._cold = ColdCalls(self)
         self._said: set[str] = set()
         self._lock = threading.RLock()
         self._adapter: Adapter | None = None
         self._info: tuple[str, ...] | None = None
         self.live = Requests(
-            self.bus, on_error=self.fault, on_client_error=self._client_error, open_stalls=self._open_stalls
+            self.bus, on_error=self.fault, on_client_error=self._client_error, open_stalls=self._cold.stalls
         )
         self._recorder = Recorder(self.ledger, settings, self.is_ready, self.fault, self.live.waiting)
         self.bus.subscribe(self._recorder, keep=True)
@@ -114,8 +106,8 @@ class Runtime:
                     ledger=self.ledger,
                     fault=self.fault,
                     settings=self.settings,
-                    opened=self._opened,
-                    closed=self._closed,
+                    opened=self._cold.opened,
+                    closed=self._cold.closed,
                     publish=self._launch_error,
                     is_ready=self.is_ready,
                 )
@@ -142,6 +134,11 @@ class Runtime:
         """Where other processes find this one's numbers; None if they are in memory only."""
         path = self.ledger.path if isinstance(self.ledger, FileLedger) else None
         return None if path is None else path.parent
+
+    @property
+    def rank(self) -> str:
+        """The label of cold families."""
+        return self._recorder.rank
 
     @property
     def device(self) -> str:
@@ -297,12 +294,8 @@ class Runtime:
 
     def set_rank(self, rank: str) -> None:
         """The label of cold families from here on, unless a setting names one."""
-        if "TRITONPROBE_RANK" in os.environ or rank == self._recorder.rank:
-            return
-        with self._lock:
-            self.ledger.set(COLD_IN_PROGRESS, (self._recorder.rank,), None)
-            self._recorder.rank = rank
-        self._show_oldest()
+        if "TRITONPROBE_RANK" not in os.environ and rank != self.rank:
+            self._cold.another_rank(lambda: setattr(self._recorder, "rank", rank))
 
     def outside(self, name: str, kind: str) -> OutsideCall:
         """A cold call of another compiler, to be entered."""
@@ -360,65 +353,10 @@ class Runtime:
             self._info = info
             self.ledger.set(INFO, info, 1.0)
 
-    def _opened(self, call: OpenCall) -> None:
-        try:
-            self._open[this_thread()] = call
-            self._show_oldest()
-        except Exception:
-            self.fault("calls")
-
-    def _closed(self, cold: ColdCall) -> None:
-        """The end of a cold call of this thread. Requests hear of it before it leaves the list of those in progress."""
-        thread = this_thread()
-        try:
-            if cold.error is not None and cold.tier == "memory":
-                return  # it raised before it looked for anything: a launch error, and no cold call
-            # A trial on a thread of its benchmark's own is part of the tuning that waits for it.
-            replayed = cold.kind == "prewarm"
-            background = cold.mode == "trial" or replayed or not self.live.is_serving(thread)
-            self.follow_ready()
-            ready = self.ready_unix_ns
-            incident = ready is not None and cold.unix_ns + cold.wall_ns >= ready
-            cold = dataclasses.replace(cold, after_ready=incident, background=background)
-            if not replayed:
-                self.live.stall(cold.start_ns, cold.end_ns, thread, cold.phases)
-            self.bus.publish(cold)
-            if len(self.cold_calls) == 1:
-                self.describe()  # the device is known now
-        except Exception:
-            self.fault("calls")
-        finally:
-            self._open.pop(thread, None)
-            self._show_oldest()
-        try:
-            if cold.after_ready and not cold.background:
-                self._incidents.happened(cold)
-        finally:
-            self._told(cold, thread)
-
-    def _told(self, cold: ColdCall, thread: int) -> None:
-        """Requests also waited while we told of a cold call: a line in a log may cost a turn of the interpreter."""
-        try:
-            told = time.monotonic_ns()
-            if told - cold.end_ns >= TELLING_NS and not cold.background:
-                self.live.stall(cold.end_ns, told, thread, ((OTHER, told - cold.end_ns),))
-        except Exception:
-            self.fault("calls")
-
-    def _show_oldest(self) -> None:
-        with self._lock:  # else a thread may write what another has just made untrue
-            starts = [call.unix for call in list(self._open.values())]
-            self.ledger.set(COLD_IN_PROGRESS, (self._recorder.rank,), min(starts) / 1e9 if starts else None)
-            self.live.show_open()
-
-    def _open_stalls(self) -> list[tuple[int, int]]:
-        return [(call.start, thread) for thread, call in list(self._open.items())]
-
     def after_fork(self) -> None:
-        """For a forked child: what is in progress is so in its parent, and its copy of the lock may be held."""
+        """For a forked child, whose copy of the lock may be held by a thread that it does not have."""
         self._lock = threading.RLock()
-        self._open.clear()
-        self._show_oldest()
+        self._cold.after_fork()
 
     def _launch_error(self, error: LaunchError) -> None:
         self.bus.publish(error)
