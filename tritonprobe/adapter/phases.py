@@ -14,21 +14,18 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tritonprobe.adapter import diskkey
 from tritonprobe.adapter.calls import UNKNOWN_BUCKET, Calls, OpenCall
 from tritonprobe.adapter.census import CensusRecorder
+from tritonprobe.adapter.explanations import Explanations
 from tritonprobe.adapter.kernels import name_of
 from tritonprobe.adapter.patching import Patches
+from tritonprobe.adapter.process_init import ProcessInit
 from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.sites import Site
-from tritonprobe.adapter.variants import variant_of
 from tritonprobe.ledger.schema import VARIANTS
-from tritonprobe.model import Variant
-from tritonprobe.shapes.reasons import VariantMemory
 
 log = logging.getLogger("tritonprobe")
 
-COMPILE_ONLY = "compile-only:cuda:90"
 MAX_HASHES = 100_000  # variants told apart for the gauge
 FIRST_LAUNCH = "first launch of a variant that was compiled before"
 
@@ -48,9 +45,10 @@ class Phases:
         self._registry = registry
         self._calls = calls
         self._enabled = enabled
-        self._memory = VariantMemory()
         self._hashes: dict[str, set[int]] = {}
-        self._initialised = False
+        self._reasons = Explanations(registry.fault)
+        self._init = ProcessInit(calls, enabled, registry.fault)
+        self.process_init = self._init.do
         self.loaded: Callable[[Any, Site], None] = lambda kernel, site: None  # told of each binary that was loaded
 
     def install(self, patches: Patches) -> None:
@@ -83,52 +81,7 @@ class Phases:
             patches.replace(launcher, "__init__", timed("launcher_build"))
         patches.replace(build, "_build", timed("launcher_build"))
         # `triton.runtime.driver` as an attribute is the DriverConfig; the module is only in sys.modules.
-        patches.replace(sys.modules["triton.runtime.driver"], "_create_driver", self._create_driver)
-
-    def process_init(self, backend: Any) -> None:
-        """Does the process's one-time work now, under its own name: else it would hide in whatever came first."""
-        if self._initialised:
-            return
-        self._initialised = True
-        call = self._calls.current
-        depth = call.enter("process_init") if call is not None else 0
-        try:
-            for module in _LAZY_MODULES:
-                try:
-                    importlib.import_module(module)
-                except ImportError:
-                    log.debug("tritonprobe: %s is not in this Triton", module)
-            from triton.runtime import cache, jit
-
-            jit.native_specialize_impl(type(backend), 3, False, True, True)
-            cache.triton_key()
-            backend.hash()  # asks ptxas for its version
-        except Exception:
-            self._registry.fault("phases")
-        finally:
-            if call is not None:
-                call.leave(depth)
-
-    def _create_driver(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def create_driver() -> Any:
-            call, ours = self._calls.begin() if self._enabled() else (None, False)
-            if call is None:
-                return original()
-            depth = call.enter("process_init")
-            try:
-                return original()
-            except Exception:
-                log.warning(
-                    "tritonprobe: Triton found no GPU. TRITONPROBE_DEVICE=%s compiles without one.", COMPILE_ONLY
-                )
-                raise
-            finally:
-                call.leave(depth)
-                if ours:
-                    self._calls.close(call)
-
-        return create_driver
+        patches.replace(sys.modules["triton.runtime.driver"], "_create_driver", self._init.create_driver)
 
     def _pack_args(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -177,7 +130,7 @@ class Phases:
             depth = call.enter("lookup")
             call.look_up()
             try:
-                variant = self._explain(call, site.name, jit, signature, constexprs, attrs, options)
+                variant = self._reasons.explain(call, site.name, jit, signature, constexprs, attrs, options)
                 call.key_parts = None
                 kernel = original(jit, key, signature, device, constexprs, options, attrs, warmup)
                 if kernel is not None and getattr(kernel, "hash", None) is not None:
@@ -188,7 +141,7 @@ class Phases:
                         found = (key, inputs, backend, kernel.hash)
                         self._census.variant(jit, found, sys._getframe(1), bucket, site.mode, thread.config)
                     if call.tier == "compile" and variant is not None:
-                        self._explain_disk(call, variant)
+                        self._reasons.explain_disk(call, variant)
                 elif kernel is None:  # a jit_cache_hook took the launch away
                     site.count_failed(bucket)
                 return kernel
@@ -202,32 +155,6 @@ class Phases:
                     self._calls.close(call)
 
         return do_compile
-
-    def _explain(
-        self, call: OpenCall, name: str, jit: Any, signature: Any, constexprs: Any, attrs: Any, options: Any
-    ) -> Variant | None:
-        try:
-            variant = variant_of(name, jit, signature, constexprs, attrs, options)
-            lines = self._memory.explain(variant)
-            if call.variant is None:  # an autotuned call makes many; the first says why the call was cold
-                call.variant = variant
-                call.reasons = (*call.reasons, *lines)
-            return variant
-        except Exception:
-            self._registry.fault("reasons")
-            return None
-
-    def _explain_disk(self, call: OpenCall, variant: Variant) -> None:
-        """A compile of a variant that this cache had before: which part of its key changed."""
-        try:
-            folder = diskkey.cache_folder()
-            if folder is None or call.key_parts is None:
-                return
-            if variant is call.variant:
-                call.reasons = (*call.reasons, *diskkey.why_not_on_disk(folder, variant, call.key_parts))
-            diskkey.remember(folder, variant, call.key_parts)
-        except Exception:
-            self._registry.fault("diskkey")
 
     def count_variant(self, call: OpenCall, name: str, digest: str) -> None:
         """Notes a variant of a kernel for the gauge, and as the call's own if it has none yet."""
@@ -251,21 +178,12 @@ class Phases:
             depth = call.enter("lookup")
             try:
                 key = original(source, *args, **kwargs)
-                self._note_parts(call, source, args, kwargs)
+                self._reasons.note_parts(call, source, args, kwargs)
                 return key
             finally:
                 call.leave(depth)
 
         return get_cache_key
-
-    def _note_parts(self, call: OpenCall, source: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not hasattr(source, "fn"):
-            return
-        try:
-            backend, options, *rest = args
-            call.key_parts = diskkey.parts_of(source, backend, options, rest[0] if rest else kwargs["env_vars"])
-        except Exception:
-            self._registry.fault("diskkey")
 
     def _unheld(self, source: Any) -> OpenCall | None:
         jit = getattr(source, "fn", None)
@@ -368,17 +286,6 @@ class Phases:
                     call.enter("first_launch")  # until the launch that holds the call returns
 
         return init_handles
-
-
-# Imported by Triton inside the first binder call or compile.
-_LAZY_MODULES = (
-    "triton.experimental.gluon.nvidia.hopper",
-    "triton.tools.tensor_descriptor",
-    "triton.language.extra.cuda",
-    "triton.language.extra.cuda.libdevice",
-    "triton.compiler.code_generator",
-    "triton.compiler.errors",
-)
 
 
 def _sources() -> list[Any]:
