@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -138,6 +139,7 @@ def test_requests_that_arrive_and_are_never_taken_in_are_bounded(
 ) -> None:
     monkeypatch.setattr(vllm_steps, "MAX_ARRIVED", 4)
     steps = vllm_steps.Steps(host)
+    steps._on = True
     core = SimpleNamespace(vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny")))
     for i in range(10):
         steps._arrive(core, SimpleNamespace(request_id=f"refused {i}"))
@@ -145,6 +147,43 @@ def test_requests_that_arrive_and_are_never_taken_in_are_bounded(
     host.live.request("next").finish()
     assert total_of(host, "errors_total") == 6
     assert len(host.live._live) == 4
+
+
+@pytest.mark.parametrize("switched_off_in", ["request", "step"])
+def test_what_begins_while_another_thread_switches_off_is_forgotten_as_well(
+    host: Runtime, monkeypatch: pytest.MonkeyPatch, switched_off_in: str
+) -> None:
+    steps = vllm_steps.Steps(host)
+    steps._on = True
+    owner = SimpleNamespace(vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny")))
+    output = SimpleNamespace(num_scheduled_tokens={"taken in": 1})
+    begin = getattr(host.live, switched_off_in)
+
+    def switched_off_meanwhile(*args: Any, **kwargs: Any) -> Any:
+        switch = threading.Thread(target=steps.forget)
+        switch.start()
+        switch.join()
+        return begin(*args, **kwargs)
+
+    preprocess = steps._preprocess_add_request(lambda core, request: None)
+    add = steps._add_request(lambda scheduler, request: None)
+    schedule = steps._schedule(lambda scheduler: output)
+    with monkeypatch.context() as now:
+        now.setattr(host.live, switched_off_in, switched_off_meanwhile)
+        for call in (
+            lambda: preprocess(owner, SimpleNamespace(request_id="arrived")),
+            lambda: add(owner, SimpleNamespace(request_id="taken in", num_output_tokens=0)),
+            lambda: schedule(owner),
+        ):
+            steps._on = True
+            call()
+        if switched_off_in == "request":
+            assert not steps._arrived
+            assert not steps._requests
+            steps.forget()  # ends the step
+    for left in (steps._arrived, steps._requests, steps._open, host.live._live, host.live._steps):
+        assert not left
+    assert total_of(host, "errors_total") == 0
 
 
 def test_a_batch_whose_requests_have_no_ids_is_run(host: Runtime) -> None:

@@ -12,6 +12,7 @@ requests of that step here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -100,7 +101,11 @@ class Steps:
         patches.replace(core, "preprocess_add_request", self._preprocess_add_request)
 
     def forget(self) -> None:
-        """Everything was taken back: what is under way is not watched to its end, and its times end here."""
+        """Everything was taken back: what is under way is not watched to its end, and its times end here.
+
+        Runs in the switch's thread, beside the engine's. What these begin meanwhile they forget themselves, since
+        `_on` is the first thing to change: whoever adds something asks for it afterwards.
+        """
         self._on = False
         self._retire()
         for _, run in list(self._open.values()):
@@ -108,10 +113,10 @@ class Steps:
         self._open.clear()
         self._freed.clear()
         self._awaited.clear()
-        while self._arrived:
-            self._arrived.popitem()[1].finish("unwatched")
-        while self._requests:
-            self._requests.popitem()[1].finish("unwatched")
+        for held in (self._arrived, self._requests):
+            with contextlib.suppress(KeyError):  # until it is empty, be it by another thread
+                while True:
+                    held.popitem()[1].finish("unwatched")
 
     def _preprocess_add_request(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Runs in a thread of its own, while the engine core's loop is in a step.
@@ -221,13 +226,15 @@ class Steps:
         if len(self._arrived) >= MAX_ARRIVED:
             self._arrived.pop(next(iter(self._arrived)), None)
         live = self._arrived[name] = self._live(core, request)
+        if not self._on:
+            self.forget()
         return live
 
     def _refuse(self, request: Any, arrived: LiveRequest) -> None:
         """It never was a request of the engine's, and is in no figure."""
-        self._arrived.pop(request.request_id, None)
-        arrived.record = False
-        arrived.finish()
+        if self._arrived.pop(request.request_id, None) is arrived:
+            arrived.record = False
+            arrived.finish()
 
     def _begin(self, scheduler: Any, request: Any) -> None:
         name = request.request_id
@@ -235,6 +242,8 @@ class Steps:
         if name not in self._requests:
             self._requests[name] = _Request(live or self._live(scheduler, request), request)
             self._awaited.add(name)
+            if not self._on:
+                self.forget()
 
     def _live(self, owner: Any, request: Any) -> LiveRequest:
         """A request of vLLM's, under its own name and model, in its client's trace if that is known: see `vllm`."""
@@ -252,6 +261,9 @@ class Steps:
         batch = [known[name].live for name in ids if name in known]
         run = self._current = _Run(self._host.live.step(batch, id=number).begin(), number)
         self._ids = ids
+        if not self._on:
+            self.forget()
+            return None
         return run
 
     def _end(self, output: Any) -> None:
@@ -272,9 +284,9 @@ class Steps:
         for outputs in by_client.values():
             for output in outputs.outputs:
                 name = output.request_id
-                if name in self._awaited and output.new_token_ids:
+                request = self._requests.get(name) if name in self._awaited and output.new_token_ids else None
+                if request is not None:
                     self._awaited.discard(name)
-                    request = self._requests[name]
                     request.told = len(output.new_token_ids)
                     request.live.token(request.told)
 
