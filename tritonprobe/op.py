@@ -14,7 +14,9 @@ whole of it in Python, for the first call of a shape, for arguments that say not
 from __future__ import annotations
 
 import functools
+import os
 import sys
+import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
@@ -86,6 +88,17 @@ def op(
     return decorate
 
 
+_lock = threading.RLock()  # reentrant: a signal's handler, or a finalizer, may call an op inside
+
+
+def _renew() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
 class _Op:
     """One op: its callables, and where it counts now."""
 
@@ -109,7 +122,7 @@ class _Op:
         self._native: Any | None = None
         self._counts: _Counts | None = None
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call, in Python. Whatever is changed here, `op_call.c` has to do as well."""
         runtime = current()
         if runtime.settings.disabled:
@@ -149,9 +162,9 @@ class _Op:
         """Begins to count in `runtime`. Patches Triton unless that was done before."""
         from tritonprobe.adapter.op_call import op_call
 
-        counts = _Counts(self._name, self._fallback, self._bucket, runtime)
-        if self._native is None:
-            self._native = op_call(
+        counts, native = _Counts(self._name, self._fallback, self._bucket, runtime), self._native
+        if native is None:
+            native = op_call(
                 counts.ends,
                 self._function,
                 fallback=self._fallback,
@@ -162,12 +175,16 @@ class _Op:
                 remember_supports=self._remember_supports,
                 limit=MAX_SHAPES,
             )
+        with _lock:  # threads may make the first call together: what is in C has to count where Python does
+            if self._counts is not None and self._counts.runtime is runtime:
+                return self._counts
+            if self._native is None and native is not None:
+                self._native = native
+                self.hand_over(native)
             if self._native is not None:
-                self.hand_over(self._native)
-        if self._native is not None:
-            counts.tell(self._native)
-        self._counts = counts
-        return counts
+                counts.tell(self._native)
+            self._counts = counts
+            return counts
 
 
 def _reason(verdict: object) -> FallbackReason | None:

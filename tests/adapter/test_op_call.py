@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from tests.adapter.conftest import samples_of, total_of
 from tritonprobe import native, op, pow2
 from tritonprobe import runtime as runtime_module
 from tritonprobe.adapter import device
+from tritonprobe.adapter import op_call as op_module
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 
@@ -168,6 +170,36 @@ def test_with_anything_else_among_the_arguments_the_bucket_is_asked_for_each_tim
 
 
 @describes_tensors
+@pytest.mark.parametrize(
+    "odd", [torch.zeros(3, device="meta"), torch.zeros(3).to_sparse()], ids=lambda odd: str(odd.layout)
+)
+def test_tensors_that_torch_does_not_describe_leave_an_op_as_fast_for_the_others(odd: torch.Tensor) -> None:
+    same, asked = asking()
+    for _ in range(40):  # while a model is made on the meta device, say
+        same(odd)
+    for _ in range(5_000):
+        same(X)
+    asked.clear()
+    for _ in range(100):
+        same(X)
+    assert not asked
+
+
+@describes_tensors
+def test_what_a_mode_of_torchs_says_in_the_place_of_a_dtype_is_not_remembered() -> None:
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return object()
+
+    same, asked = asking()
+    small = torch.zeros(4, dtype=torch.int8)
+    with Mode():
+        for _ in range(5):
+            same(small)
+    assert len(asked) == 5
+
+
+@describes_tensors
 def test_supports_is_asked_in_each_call_unless_its_true_is_to_be_remembered(runtime: Runtime) -> None:
     asked: list[float] = []
 
@@ -305,6 +337,44 @@ def test_threads_lose_no_count(runtime: Runtime, monkeypatch: pytest.MonkeyPatch
     assert samples_of(runtime, "op_calls_total") == {(NAME, "n=1", "triton"): 12_000}
 
 
+def test_threads_that_make_the_first_call_together_leave_one_op_in_c_which_counts(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2, timeout=60)
+    made: list[Native] = []
+    told: list[Native] = []
+    in_the_place: list[Native] = []
+    make = op_module.op_call
+
+    class Native:
+        def __init__(self, native: Any) -> None:
+            self.native, self.remember = native, native.remember
+
+        def counts_in(self, *args: Any) -> None:
+            told.append(self)
+            self.native.counts_in(*args)
+
+        def stand_in_for(self, *_: Any) -> None:
+            in_the_place.append(self)
+
+    def made_together(*args: Any, **options: Any) -> Native:
+        made.append(Native(make(*args, **options)))
+        both.wait()
+        return made[-1]
+
+    same, _ = asking()
+    with monkeypatch.context() as now:
+        now.setattr(op_module, "op_call", made_together)
+        threads = [threading.Thread(target=same, args=(1,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(made) == 2
+    assert len(told) == len(in_the_place) == 1
+    assert told == in_the_place
+
+
 def test_each_runtime_gets_its_own_counts(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     another, disabled = Runtime(Settings()), Runtime(Settings(disabled=True))
     same, asked = asking()
@@ -329,6 +399,14 @@ def test_a_forked_child_counts_its_own(runtime: Runtime) -> None:
         counted = samples_of(runtime, "op_calls_total")
         os._exit(0 if set(counted) == {(NAME, "n=1", "triton")} and not runtime.adapter._watch.any else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_arguments_may_have_any_names(runtime: Runtime) -> None:
+    same, _ = asking()
+    names = {"self": 1, "args": 2, "kwargs": 3, "function": 4, "where": 5}
+    for _ in range(3):
+        assert same(**names) == ((), names)
+    assert total_of(runtime, "op_calls_total") == 3
 
 
 class Layer:

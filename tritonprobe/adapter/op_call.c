@@ -20,7 +20,7 @@ counts_in(PyObject *self, PyObject *arguments)
         PyErr_Format(PyExc_TypeError, "counts_in() takes %d places, the first a list", PLACES);
         return NULL;
     }
-    op->refusals = 0;
+    op->refusals = (struct refusals){0, 0};
     PyObject *former = op->runtime, *former_places = op->places;
     op->runtime = Py_NewRef(runtime);
     op->places = Py_NewRef(places);

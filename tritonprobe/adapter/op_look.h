@@ -15,7 +15,9 @@
 
 #define MOST_WORDS 160     /* of a call; one that needs more looks like nothing known */
 #define MOST_TEXT 128      /* bytes of a text */
-#define MOST_REFUSALS 16   /* of tensors that torch could not describe: each costs microseconds, so no more are asked for */
+#define FREE_REFUSALS 4    /* of tensors that torch could not describe */
+#define FIRST_PAUSE 1024   /* tensors: a further refusal costs as much as a thousand calls, so some are not asked about */
+#define MOST_DOUBLINGS 10  /* of the pause, one with each refusal */
 
 struct dl_version {
     uint32_t major, minor;
@@ -38,6 +40,12 @@ struct dl_exchange {
     void *stream;
 };
 
+/* How often torch could not describe a tensor, which is an exception of C++ and may take a millisecond; and how many tensors
+ * it is not asked about until it is once more: such tensors may come for a time only, as while a model is made. */
+struct refusals {
+    unsigned count, pause;
+};
+
 /* What torch has that can be looked at. All NULL without torch. */
 struct look_types {
     PyObject *tensor, *parameter, *dtype; /* types */
@@ -46,7 +54,7 @@ struct look_types {
 
 struct look {
     const struct look_types *types;
-    int *refusals;
+    struct refusals *refusals;
     Py_ssize_t count; /* words so far */
     uint64_t words[MOST_WORDS];
 };
@@ -93,16 +101,31 @@ look_at_text(struct look *look, PyObject *text)
     return 0;
 }
 
+static void
+refuse(struct refusals *refusals)
+{
+    if (refusals->count < FREE_REFUSALS + MOST_DOUBLINGS) {
+        refusals->count++;
+    }
+    if (refusals->count >= FREE_REFUSALS) {
+        refusals->pause = FIRST_PAUSE << (refusals->count - FREE_REFUSALS);
+    }
+}
+
 static int
 look_at_tensor(struct look *look, PyObject *tensor, uint64_t kind)
 {
     struct dl_tensor found;
-    if (look->types->describe == NULL || *look->refusals >= MOST_REFUSALS) {
+    if (look->types->describe == NULL) {
+        return -1;
+    }
+    if (look->refusals->pause > 0) {
+        look->refusals->pause--;
         return -1;
     }
     if (look->types->describe(tensor, &found) != 0) { /* sparse, quantised, on no device, of a transform, ... */
         PyErr_Clear();
-        ++*look->refusals;
+        refuse(look->refusals);
         return -1;
     }
     Py_ssize_t ndim = found.ndim;
@@ -119,8 +142,12 @@ look_at_tensor(struct look *look, PyObject *tensor, uint64_t kind)
             PyErr_Clear();
             return -1;
         }
+        int is_one = (PyObject *)Py_TYPE(dtype) == look->types->dtype; /* a mode of torch's may answer in its place */
         *word++ = (uint64_t)(uintptr_t)dtype; /* torch's own, for ever */
         Py_DECREF(dtype);
+        if (!is_one) {
+            return -1;
+        }
     }
     for (Py_ssize_t i = 0; i < ndim; i++) {
         *word++ = (uint64_t)found.shape[i];

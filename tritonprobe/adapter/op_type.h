@@ -21,7 +21,7 @@ typedef struct {
     const struct launch_end_ops *ends;
     int has_looks;          /* else all calls are alike */
     int remembers_supports; /* and does not ask again what said True */
-    int refusals;
+    struct refusals refusals;
     struct look_types types;
     struct table table;
 } Op;
