@@ -1,6 +1,6 @@
 """Ops: which path answered, why, and what a caller gets. On the compile-only device the path is Triton's.
 
-Each test runs with calls in C and in Python. A first call of a shape is always Python's, so that most tests call twice.
+Each test runs with calls in C and in Python. The first call of an op is always Python's, so that most tests call twice.
 """
 
 from __future__ import annotations

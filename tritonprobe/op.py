@@ -7,8 +7,8 @@ The fallback answers when `supports` refuses, and when the first kernel fails wi
 anything was launched; later than that, in-place work may be half done, and the kernel's own exception goes to the
 caller.
 
-A call is made in C where that can be built (`adapter/op_call.c`), once such a call was made here; `_Op.call` is the
-whole of it in Python, for the first call of a shape, for arguments that say nothing, and where there is no compiler.
+A call is made in C where that can be built (`adapter/op_call.c`), once one was made here; `_Op.call` is the whole of it
+in Python, for the first call, and for all where there is no compiler.
 """
 
 from __future__ import annotations
@@ -227,6 +227,7 @@ class _Counts:
         self._native: Any | None = None
         self._places = (
             self.ends.watch.any,
+            self.where,
             self.forget_error,
             _reason,
             self.supports_raised,

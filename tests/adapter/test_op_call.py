@@ -244,7 +244,7 @@ def test_inside_of_a_transform_of_torch_the_bucket_is_asked_for_each_time() -> N
     assert len(asked) == 4
 
 
-def test_a_call_with_very_many_arguments_is_made_in_python(runtime: Runtime) -> None:
+def test_for_a_call_with_very_many_arguments_the_bucket_is_asked_for_each_time(runtime: Runtime) -> None:
     same, asked = asking()
     for _ in range(2):
         assert same(*range(300))[0] == tuple(range(300))
@@ -301,6 +301,39 @@ def test_many_calls_leave_nothing_behind(runtime: Runtime) -> None:
     assert grown < 20_000, "less than four bytes a round"
     assert [sys.getrefcount(each) for each in held] == counts
     assert total_of(runtime, "op_calls_total") == 3 * 5_100
+
+
+@pytest.mark.parametrize("value", [1, [1]], ids=["remembered", "asked for"])
+def test_wherever_a_call_is_interrupted_the_op_has_ended(runtime: Runtime, value: object) -> None:
+    same, _ = asking(supports=lambda *args, **kwargs: True)
+    for _ in range(2):
+        same(value)
+
+    def is_interrupted_at(event: int) -> bool:
+        """Whether the call came to its `event`-th call or return, where a signal's handler may raise."""
+        left = event
+
+        def count(*_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+        sys.setprofile(count)
+        try:
+            same(value)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            left = 0
+            sys.setprofile(None)
+        return False
+
+    event = 1
+    while is_interrupted_at(event):
+        assert runtime.adapter._watch.any == []
+        event += 1
+    assert event > 4, "supports and the function were called, and returned"
 
 
 def test_no_tensor_is_kept_alive_and_an_op_can_be_collected() -> None:

@@ -40,8 +40,8 @@ struct dl_exchange {
     void *stream;
 };
 
-/* How often torch could not describe a tensor, which is an exception of C++ and may take a millisecond; and how many tensors
- * it is not asked about until it is once more: such tensors may come for a time only, as while a model is made. */
+/* How often torch could not describe a tensor, which is an exception of C++ and may take a millisecond; and how many
+ * tensors it is not asked about until it is once more: such tensors may come for a time only, as while a model is made. */
 struct refusals {
     unsigned count, pause;
 };

@@ -1,7 +1,8 @@
-/* A call of an op that is like one before: asks `supports`, calls the function and counts, as `op.py` does in Python.
+/* A call of an op: asks `supports`, calls the function and counts, as `op.py` does in Python.
  *
- * What is not like one before goes to Python (`slow`): another runtime, a switched-off probe, a first call, arguments
- * that are no plain values. So do a refusal and an error of the function, once they are there.
+ * The first call in a runtime is made in Python (`slow`), and so are those of a disabled probe. Of one that is not like one
+ * before Python says the bucket. A refusal and an error of the function go to Python, once they are there. Whatever
+ * interrupts the program (a signal's handler that raises) finds each op that began ended: no Python lies in between.
  */
 
 #ifndef TRITONPROBE_OP_RUN_H
@@ -10,11 +11,42 @@
 #include "cell.h"
 #include "op_type.h"
 
-/* What is known of such a call, looked up once more: the program's functions ran since. NULL if it was forgotten. */
+/* What is known of such a call, looked up once more: the program's functions ran since. NULL if it was forgotten, or if
+ * nothing is ever known of such (`look` is NULL). */
 static struct known *
 still_known(Op *op, PyObject *places, const struct look *look)
 {
-    return op->places == places ? find(&op->table, look) : NULL;
+    return look != NULL && op->places == places ? find(&op->table, look) : NULL;
+}
+
+/* A call's arguments as Python has them, behind what comes first: `asked(*first, args, kwargs)`. NULL with an exception. */
+static PyObject *
+ask(PyObject *asked, PyObject *const *first, Py_ssize_t firsts, PyObject *const *arguments, Py_ssize_t count,
+    PyObject *names)
+{
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    PyObject *answer = NULL, *given[4], *tuple = PyTuple_New(count), *dict = PyDict_New();
+    if (tuple == NULL || dict == NULL) {
+        goto end;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(arguments[i]));
+    }
+    for (Py_ssize_t i = 0; i < named; i++) {
+        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), arguments[count + i]) < 0) {
+            goto end;
+        }
+    }
+    for (Py_ssize_t i = 0; i < firsts; i++) {
+        given[i] = first[i];
+    }
+    given[firsts] = tuple;
+    given[firsts + 1] = dict;
+    answer = PyObject_Vectorcall(asked, given, (size_t)firsts + 2, NULL);
+end:
+    Py_XDECREF(tuple);
+    Py_XDECREF(dict);
+    return answer;
 }
 
 /* Why it is not to be called, as `supports` has it: None if it is. NULL with an exception. */
@@ -127,71 +159,59 @@ observed_call(Op *op, PyObject *places, PyObject *where, PyObject *cell, const s
 }
 
 static PyObject *
-fall_back(PyObject *places, PyObject *where, PyObject *reason, PyObject *const *arguments, Py_ssize_t count,
-          PyObject *names)
-{
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
-    PyObject *result = NULL, *tuple = PyTuple_New(count), *dict = PyDict_New();
-    if (tuple == NULL || dict == NULL) {
-        goto end;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(arguments[i]));
-    }
-    for (Py_ssize_t i = 0; i < named; i++) {
-        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), arguments[count + i]) < 0) {
-            goto end;
-        }
-    }
-    result = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(places, FALL_BACK), where, reason, tuple, dict, NULL);
-end:
-    Py_XDECREF(tuple);
-    Py_XDECREF(dict);
-    return result;
-}
-
-static PyObject *
 call_op(PyObject *callable, PyObject *const *arguments, size_t flagged, PyObject *names)
 {
     Op *op = (Op *)callable;
     Py_ssize_t count = PyVectorcall_NARGS(flagged);
     PyObject *runtime = PyDict_GetItemWithError(op->namespace, current_name);
-    struct known *known = NULL;
-    struct look look;
-    if (runtime != NULL && runtime == op->runtime) {
-        look.types = &op->types;
-        look.refusals = &op->refusals;
-        look.count = 0;
-        if (!op->has_looks || look_at_call(&look, arguments, count, names) == 0) {
-            known = find(&op->table, &look);
-        }
-    }
-    if (known == NULL) {
+    if (runtime == NULL || runtime != op->runtime) {
         PyErr_Clear();
         return PyObject_Vectorcall(op->slow, arguments, (size_t)count, names);
     }
+    struct look look, *seen = NULL; /* its words are left as they are: to clear them takes longer than to write a few */
+    struct known *known = NULL;
+    look.types = &op->types;
+    look.refusals = &op->refusals;
+    look.count = 0;
+    if (!op->has_looks || look_at_call(&look, arguments, count, names) == 0) {
+        seen = &look;
+        known = find(&op->table, seen);
+    }
     /* All that is needed from here on is held: the program's functions may change what the op knows. */
-    PyObject *places = Py_NewRef(op->places), *where = Py_NewRef(known->where), *cell = Py_XNewRef(known->cell);
-    PyObject *result = NULL, *reason;
-    if (op->supports == NULL || known->is_supported) {
+    PyObject *places = Py_NewRef(op->places), *where, *cell = NULL, *result = NULL, *reason = NULL;
+    int is_supported = op->supports == NULL;
+    if (known != NULL) {
+        where = Py_NewRef(known->where);
+        cell = Py_XNewRef(known->cell);
+        is_supported |= known->is_supported;
+    }
+    else {
+        where = ask(PyTuple_GET_ITEM(places, WHERE), NULL, 0, arguments, count, names);
+        if (where == NULL) {
+            goto end;
+        }
+    }
+    if (is_supported) {
         reason = Py_NewRef(Py_None);
     }
     else {
         reason = refusal(op, places, arguments, count, names);
-        if (op->remembers_supports && reason == Py_None && (known = still_known(op, places, &look)) != NULL) {
+        if (op->remembers_supports && reason == Py_None && (known = still_known(op, places, seen)) != NULL) {
             known->is_supported = 1;
         }
     }
     if (reason == Py_None) {
         Py_CLEAR(reason);
-        result = observed_call(op, places, where, cell, &look, arguments, count, names, &reason);
+        result = observed_call(op, places, where, cell, seen, arguments, count, names, &reason);
     }
     if (reason != NULL) {
-        result = fall_back(places, where, reason, arguments, count, names);
-        Py_DECREF(reason);
+        PyObject *first[] = {where, reason};
+        result = ask(PyTuple_GET_ITEM(places, FALL_BACK), first, 2, arguments, count, names);
     }
+end:
+    Py_XDECREF(reason);
     Py_DECREF(places);
-    Py_DECREF(where);
+    Py_XDECREF(where);
     Py_XDECREF(cell);
     return result;
 }

@@ -7,7 +7,7 @@
 #include "op_table.h"
 
 /* What a call needs of the runtime that it is counted in; the order of the tuple that `counts_in` takes. */
-enum { WATCH, FORGET_ERROR, REFUSAL, SUPPORTS_RAISED, FAILED, FALL_BACK, TOOK_TRITON, PLACES };
+enum { WATCH, WHERE, FORGET_ERROR, REFUSAL, SUPPORTS_RAISED, FAILED, FALL_BACK, TOOK_TRITON, PLACES };
 
 typedef struct {
     PyObject_HEAD
