@@ -55,11 +55,11 @@ def test_while_something_slow_is_under_way_python_looks_and_gets_the_frame(in_c:
     watch, seen = Watch(), []
     ends = Ends(watch, lambda kernel, frame: seen.append((kernel, frame)), in_c)
     before = ends.observe()
-    watch.begin_slow()
+    watch.begin_slow(call := object())
     ends.ended("kernel")
     assert seen == [("kernel", sys._getframe())]
     assert ends.came_back() == before, "who looks, counts"
-    watch.end_slow()
+    watch.end_slow(call)
     ends.ended("kernel")
     assert len(seen) == 1
     ends.observed()
@@ -72,7 +72,7 @@ def test_a_look_that_raises_is_not_swallowed_here(in_c: bool) -> None:
         raise KeyError(kernel)
 
     watch = Watch()
-    watch.begin_slow()
+    watch.begin_slow(object())
     with pytest.raises(KeyError, match="kernel"):
         Ends(watch, look, in_c).ended("kernel")
 
@@ -83,11 +83,26 @@ def test_a_forked_child_goes_on_with_its_own(in_c: bool) -> None:
     ends = Ends(watch, nothing, in_c)
     ends.observe()
     watch.any += [None] * 5  # ops of other threads
-    watch.begin_slow()
-    watch.restart(slow=0, ops=ends.ops())
-    assert (watch.any, watch.slow) == ([None], [])
+    another = threading.Thread(target=watch.begin_slow, args=(object(),))
+    another.start()
+    another.join()
+    watch.begin_slow(mine := object())
+    watch.restart(ends.ops())
+    assert (len(watch.any), watch.slow) == (2, [(threading.get_ident(), mine)])
+    watch.end_slow(mine)
     ends.observed()
-    assert (watch.any, ends.ops()) == ([], 0)
+    assert (watch.any, watch.slow, ends.ops()) == ([], [], 0)
+
+
+def test_what_ends_without_having_begun_ends_nobody_elses() -> None:
+    watch = Watch()
+    watch.begin_slow(call := object())
+    watch.end_slow(object())
+    assert len(watch.any) == len(watch.slow) == 1
+    watch.begin_slow(object())  # it is interrupted, and never ends
+    for _ in range(2):
+        watch.end_slow(call)
+    assert watch.any == watch.slow == []
 
 
 @implementations
@@ -121,9 +136,9 @@ def test_ops_are_those_of_their_own_watch(in_c: bool) -> None:
     ends = Ends(mine, nothing, in_c)
     ends.observe()
     for watch in (mine, another):
-        watch.begin_slow()
+        watch.begin_slow(watch)
     assert (mine.ops, another.ops) == (1, 0)
     for watch in (mine, another):
-        watch.end_slow()
+        watch.end_slow(watch)
     ends.observed()
     assert mine.ops == 0

@@ -227,16 +227,21 @@ class Calls:
             self._end(cold)
 
     def _open(self, call: OpenCall) -> OpenCall:
-        self._local.call = call
-        self._watch.begin_slow()
+        try:
+            self._local.call = call
+            self._watch.begin_slow(call)
+        except BaseException:  # an interrupt: nobody would be told of its end
+            self._local.call = None
+            self._watch.end_slow(call)
+            raise
         self._opened(call)
         return call
 
     def close(self, call: OpenCall) -> None:
         if self._local.call is not call:
             return
+        self._watch.end_slow(call)  # first: after an interrupt between the two the next call still finds and ends it
         self._local.call = None
-        self._watch.end_slow()
         call.frame = None
         self._end(call.finished())
 

@@ -213,7 +213,7 @@ class Adapter:
         self._lock = threading.RLock()
         # The forking thread's own cold call and ops go on, the others' are gone with their threads.
         ops = min(self._watch.ops, self.launches.ends.ops())
-        self._watch.restart(int(self.calls.current is not None) + self.registry.thread.trials, ops)
+        self._watch.restart(ops)
         self.registry.forked(CELLS)
 
 

@@ -20,32 +20,41 @@ SOURCE = Path(__file__).with_name("launch_end.c")
 class Watch:
     """What is under way, on any thread, that wants to know of the ends of launches. An item for each.
 
-    ``any`` has ops, cold calls and trials; ``slow`` the last two, for which Python has to look at each end.
+    ``any`` has ops, cold calls and trials; ``slow`` the last two, for which Python has to look at each end: whose each
+    is, and what it is.
     """
 
     __slots__ = ("any", "slow")
 
     def __init__(self) -> None:
         self.any: list[None] = []
-        self.slow: list[None] = []
+        self.slow: list[tuple[int, object]] = []
 
-    def begin_slow(self) -> None:
+    def begin_slow(self, what: object) -> None:
+        """`what` is equal to nothing but itself."""
+        entry = (threading.get_ident(), what)
         self.any.append(None)  # first, and last at the end: `ops` is never too low
-        self.slow.append(None)
+        self.slow.append(entry)
 
-    def end_slow(self) -> None:
-        self.slow.pop()
-        self.any.pop()
+    def end_slow(self, what: object) -> None:
+        """In the thread that began it. Twice is once, and none if an interrupt came before it had begun.
+
+        What this thread began later is over as well, though an interrupt may have kept it from saying so.
+        """
+        mine = [each for each in self.slow if each[0] == threading.get_ident()]
+        while any(each[1] is what for each in mine):
+            self.slow.remove(mine.pop())
+            self.any.pop()
 
     @property
     def ops(self) -> int:
         """Ops under way on any thread. What a thread counts in C is that of all runtimes of the process."""
         return len(self.any) - len(self.slow)
 
-    def restart(self, slow: int, ops: int) -> None:
+    def restart(self, ops: int) -> None:
         """In a forked child, which has only the forking thread's."""
-        self.slow[:] = [None] * slow
-        self.any[:] = [None] * (slow + ops)
+        self.slow[:] = [each for each in self.slow if each[0] == threading.get_ident()]
+        self.any[:] = [None] * (len(self.slow) + ops)
 
 
 class _Thread(threading.local):

@@ -137,16 +137,16 @@ class Tunings:
         def bench(tuner: Any, /, *args: Any, config: Any, **meta: Any) -> Any:
             if not self._enabled():
                 return original(tuner, *args, config=config, **meta)
-            thread = self._registry.thread
-            before, thread.config = thread.config, str(config)
-            thread.trials += 1
-            self._watch.begin_slow()
+            thread, trial = self._registry.thread, object()
+            before = thread.config, thread.trials
             try:
+                # Inside, so that an interrupt (Ctrl-C) between any two of these leaves nothing behind.
+                thread.config, thread.trials = str(config), thread.trials + 1
+                self._watch.begin_slow(trial)
                 return measured(tuner, *args, config=config, **meta)
             finally:
-                self._watch.end_slow()
-                thread.trials -= 1
-                thread.config = before
+                thread.config, thread.trials = before
+                self._watch.end_slow(trial)
 
         def measured(tuner: Any, /, *args: Any, config: Any, **meta: Any) -> Any:
             jit = jit_function(tuner)
