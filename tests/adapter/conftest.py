@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,10 +14,13 @@ import triton
 import tritonprobe
 from tests.adapter import kernels
 from tritonprobe import runtime as runtime_module
+from tritonprobe.adapter import ends
 from tritonprobe.ledger import Metric, Sample
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 from tritonprobe.testing import compile_only
+
+ADAPTER = Path(ends.__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +91,27 @@ def add() -> Callable[..., Any]:
 
     launch.kernel = kernel  # type: ignore[attr-defined]
     return launch
+
+
+def interrupted(function: Callable[[], object], event: int, *ours: str) -> bool:
+    """Calls it; a signal's handler raises at the `event`-th place in functions of `ours` where it may, if there is one.
+
+    Python runs handlers as its functions begin, and when calls return.
+    """
+    left = event
+
+    def count(frame: FrameType, what: str, _: object) -> None:
+        nonlocal left
+        left -= what != "c_call" and frame.f_code.co_name in ours and Path(frame.f_code.co_filename).parent == ADAPTER
+        if left == 0:
+            left = -1
+            raise KeyboardInterrupt
+
+    sys.setprofile(count)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False

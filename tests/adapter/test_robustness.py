@@ -6,13 +6,9 @@ import copy
 import gc
 import os
 import re
-import sys
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,15 +20,13 @@ from triton.runtime.jit import JITFunction
 
 import tritonprobe
 from tests.adapter import kernels
-from tests.adapter.conftest import fresh, samples_of, total_of
+from tests.adapter.conftest import fresh, interrupted, samples_of, total_of
 from tritonprobe import op, probe
-from tritonprobe.adapter import ends
 from tritonprobe.runtime import Runtime
 from tritonprobe.testing import capture_cold_calls
 
 X = torch.empty(64)
 NAME = "tests.adapter.kernels.add_kernel"
-ADAPTER = Path(ends.__file__).parent
 BLOCKS = [triton.Config({"BLOCK": b}) for b in (32, 64, 128)]
 
 
@@ -270,27 +264,6 @@ def test_a_child_forked_from_a_cold_process_is_not_cold(instrumented: Runtime, a
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def interrupted(function: Callable[[], object], event: int, *ours: str) -> bool:
-    """Calls it; a signal's handler raises at the `event`-th call or return in functions of `ours`, if there is one."""
-    left = event
-
-    def count(frame: FrameType, *_: object) -> None:
-        nonlocal left
-        left -= frame.f_code.co_name in ours and Path(frame.f_code.co_filename).parent == ADAPTER
-        if left == 0:
-            left = -1
-            raise KeyboardInterrupt
-
-    sys.setprofile(count)
-    try:
-        function()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
-
-
 @pytest.mark.parametrize("tunes", [False, True], ids=["launch", "tuning"])
 def test_wherever_a_cold_call_is_interrupted_the_next_one_is_as_if_nothing_had_been(
     instrumented: Runtime, tunes: bool
@@ -316,4 +289,4 @@ def test_wherever_a_cold_call_is_interrupted_the_next_one_is_as_if_nothing_had_b
         assert calls[-1].error is None
         assert (watch.slow, instrumented.adapter.calls.current) == ([], None)
         event += 1
-    assert event > 20
+    assert event > 10

@@ -197,18 +197,21 @@ class LaunchWindows:
             before = tick()
             under_way[before] = None
             returned = False
-            start = clock()
+            start = 0
             try:
+                start = clock()  # inside, so that an interrupt leaves no launch under way
                 result = launcher(*args)
                 returned = True
                 return result
             finally:
-                end = clock()
-                after = tick()
-                if mark is not None and around is not None:
-                    around[0].after(mark)
-                self._tell(sinks, binary, args, (before, after, start, end, returned, trials(), mark))
-                under_way.pop(before, None)
+                try:
+                    end = clock()
+                    after = tick()
+                    if mark is not None and around is not None:
+                        around[0].after(mark)
+                    self._tell(sinks, binary, args, (before, after, start, end, returned, trials(), mark))
+                finally:
+                    under_way.pop(before, None)
 
         # Some read a launcher's attributes (its scratch sizes, its C function).
         launch.__dict__.update(getattr(launcher, "__dict__", {}))
