@@ -91,6 +91,24 @@ def test_ready_is_that_of_a_living_process(tmp_path: Path) -> None:
         assert get(f"{up.url}/ready")[0] == 503
 
 
+def test_ready_says_what_came_of_a_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITONPROBE_PREWARM", "/a/census.json")
+    ledger = FileLedger(tmp_path)
+    with exporter(tmp_path) as up:
+
+        def because() -> str:
+            return str(json.loads(get(f"{up.url}/ready")[1])["because"])
+
+        assert because() == "ready() comes after prewarming from /a/census.json"
+        ledger.add(schema.PREWARMS, ("stopped",))
+        assert because() == "ready() comes after prewarming from /a/census.json"
+        ledger.set(schema.READY, (), 1_790_000_000.5)
+        assert because() == "the ready_timeout passed, or somebody stopped it, before prewarming was done"
+        ledger.add(schema.PREWARMS, ("done",))
+        assert because() == "tritonprobe.ready() was called"
+    ledger.close()
+
+
 def test_not_ready_for_nobody_lives_there_is_said_so(tmp_path: Path) -> None:
     with exporter(tmp_path) as up:
 

@@ -577,7 +577,31 @@ def test_an_engine_thread_that_dies_in_a_step_holds_nobody_up(server: Server):
     r.finish(error="engine_died")
     assert server.finished[0].before.total_ns == 20
     assert server.requests._steps == {}
-    assert server.errors == []
+    server.requests.request().finish()
+    assert server.errors == ["requests"]
+
+
+def test_a_step_that_outlives_its_dead_thread_is_no_company_for_later_ones(
+    server: Server, caplog: pytest.LogCaptureFixture
+):
+    """Its owner keeps it, as an engine does that has its step as an attribute."""
+    kept: list[Step] = []
+
+    def engine() -> None:
+        kept.append(server.requests.step([server.requests.request()], id=len(kept)).begin())
+
+    for _ in range(5):
+        thread = threading.Thread(target=engine)
+        thread.start()
+        thread.join()
+    with server.requests.request() as r, server.requests.step([r], id="healthy"):
+        server.at(10)
+    assert len(server.requests._steps) == 0
+    assert [cost.pipelined for cost in server.finished] == [False]
+    kept[-1].end()
+    server.requests.request().finish()
+    assert server.errors == ["requests"] * 5
+    assert caplog.text.count("was begun and not ended") == 1
 
 
 @pytest.mark.parametrize("step_id", [None, 7, "", "x" * 100_000, object(), ["no", "id"]])

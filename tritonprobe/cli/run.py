@@ -135,6 +135,7 @@ def _watched(command: Command, directory: Directory, settings: Settings, signals
     env = injected(_environment(), path)
     if census.replayed is not None:
         env["TRITONPROBE_PREWARM"] = str(census.replayed)
+        settings = settings.with_(prewarm=str(census.replayed))
     serving = start(path, settings)
     if serving is not None:
         env["TRITONPROBE_PORT"] = "0"  # a program that serves itself, too, finds the port of its choice taken

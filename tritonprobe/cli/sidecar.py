@@ -40,8 +40,10 @@ def start(directory: Path, settings: Settings) -> Sidecar | None:
     """An exporter of the directory, once it answers; None if it cannot, and standard error has said why."""
     words = [sys.executable, "-m", "tritonprobe", "serve", str(directory), "--starter", str(os.getpid())]
     where = ["--addr", settings.addr, "--port", str(settings.port)]
+    asked = {} if settings.prewarm is None else {"TRITONPROBE_PREWARM": settings.prewarm}  # for what /ready says
     process = subprocess.Popen(
         [*words, *where],
+        env={**os.environ, **asked},
         # With -m this is where Python looks first: for us, and not for what the command's folder may hold.
         cwd=Path(tritonprobe.__file__).parents[1],
         stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ from tritonprobe.ledger import DirectoryReader, Sample, signs
 from tritonprobe.ledger.directory import DirectoryError, check_readable, is_locked
 from tritonprobe.ledger.layout import BASE_NAME, SUFFIX, FormatError
 from tritonprobe.ledger.reading import generation, ledger_files
-from tritonprobe.ledger.schema import READY
+from tritonprobe.ledger.schema import PREWARMS, READY
 from tritonprobe.prewarming.keeper import collect
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.census import Census
@@ -27,6 +27,11 @@ from tritonprobe.shapes.census import Census
 log = logging.getLogger("tritonprobe")
 
 LOCK_NAME = "exporter.lock"
+_REPLAYS = {
+    "failed": "a census could not be replayed: the program's log says why",
+    "stopped": "the ready_timeout passed, or somebody stopped it, before prewarming was done",
+    "done": "prewarming is done",
+}
 
 
 class Exported:
@@ -46,13 +51,27 @@ class Exported:
 
     @property
     def ready_because(self) -> str | None:
-        """Who lives there says no more than whether `ready()` was called; that nobody lives there is seen from here."""
+        """What is known here of why: what came of a replay, whether one was asked for, and that nobody lives there."""
         if is_counting(self._path):
-            return None
+            return self._of_replays()
         with suppress(OSError, FormatError):
             if ledger_files(self._path) or generation(self._path):
                 return f"no living process: those that counted in {self._path} have ended"
         return f"no process counts in {self._path} yet"
+
+    def _of_replays(self) -> str | None:
+        if self.ready_unix_ns is None:
+            census = self.settings.prewarm
+            return None if census is None else f"ready() comes after prewarming from {census}"
+        outcomes = {
+            sample.labels[0]
+            for family in self.ledger.collect()
+            if family.metric is PREWARMS
+            for sample in family.samples
+            if isinstance(sample, Sample) and sample.value
+        }
+        # Those that have ended are counted as well: of several kinds, nobody knows which is that of who lives now.
+        return _REPLAYS.get(outcomes.pop()) if len(outcomes) == 1 else None
 
     def census(self) -> Census:
         """Those of all processes of the directory, together."""

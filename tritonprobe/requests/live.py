@@ -78,6 +78,7 @@ class Requests:
         self._traced_steps: deque[TracedStep] = deque(maxlen=MAX_TRACED_STEPS)
         self._engine: Engine | None = None
         self._abandoned: deque[int] = deque(maxlen=MAX_LIVE)
+        self._unended: deque[None] = deque(maxlen=MAX_LIVE)  # steps that nobody will end, one item each
         self._said: set[str] = set()
         tell_in_child(self)
 
@@ -161,6 +162,10 @@ class Requests:
                 self._gone(next(iter(self._live)))
         for _ in range(given_up):
             self._misuse("abandoned", "a request was dropped without finish(); it is in no figure")
+        with suppress(IndexError):
+            while True:
+                self._unended.popleft()
+                self._misuse("unended", "a step was begun and not ended (a thread died in it?); it counts no more")
         if crowded:
             self._misuse("crowded", f"more than {MAX_LIVE} requests are alive; the oldest is in no figure")
         return start
@@ -323,6 +328,7 @@ class Requests:
         self._running.clear()
         self._batches.forget()
         self._abandoned.clear()
+        self._unended.clear()
         self._calls.clear()
         self._traced_steps.clear()
         self._stalls.after_fork()

@@ -7,6 +7,7 @@ the results: ``stalls()`` on the worker, ``charge()`` where the step is known.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from tritonprobe.requests import windows as windows_of
 from tritonprobe.requests.batches import Batch
 from tritonprobe.requests.exposure import Interval, coalesce
 from tritonprobe.requests.request import LiveRequest
-from tritonprobe.requests.threads import this_thread
+from tritonprobe.requests.threads import Life, this_life, this_thread
 
 if TYPE_CHECKING:
     from tritonprobe.requests.live import Requests
@@ -28,7 +29,9 @@ class Running:
     and its time is in its requests' own figures; changes under the owner's lock.
     """
 
-    __slots__ = ("counted", "fallback_ns", "id", "overlaps", "shared", "thread")
+    __slots__ = ("counted", "fallback_ns", "id", "life", "overlaps", "shared", "thread")
+
+    life: weakref.ref[Life]  # of the thread that begins it
 
     def __init__(self, id: str | int | None) -> None:  # noqa: A002  # what users call it
         self.id = id
@@ -62,6 +65,7 @@ class Step:
         """The step begins now, in this thread."""
         owner = self._owner
         self._thread = self._running.thread = thread = this_thread()
+        self._running.life = this_life()
         if thread not in owner._stalls.serving:
             owner._stalls.serve(thread)
         under_way = owner._running.get(thread)
@@ -71,13 +75,22 @@ class Step:
             under_way.append(self._running)
         self.start_ns = owner._clock()
         if owner._steps and (self.requests or self.others):
-            for _, requests, other in list(owner._steps.values()):
-                if requests:
+            for key, (_, requests, other) in list(owner._steps.items()):
+                if other.life() is None:
+                    self._give_up(key, other)
+                elif requests:
                     other.shared = self._running.shared = True
                     if other.id is None or other.id != self.id:  # else it is this step, on another rank
                         other.overlaps = self._running.overlaps = True
         owner._steps[id(self)] = (self.start_ns, self.requests, self._running)
         return self
+
+    def _give_up(self, key: int, other: Running) -> None:
+        """The thread that began another step has ended, and left it: it runs beside no other one any more."""
+        owner = self._owner
+        owner._steps.pop(key, None)
+        owner._running.pop(other.thread, None)
+        owner._unended.append(None)
 
     def end(self) -> None:
         """The step is over, and its results are here. Twice is once."""
@@ -171,6 +184,7 @@ class Step:
         # Not by `_leave`: whatever interrupts a finalizer inside a call of ours would be told on standard error.
         owner = getattr(self, "_owner", None)
         if owner is not None and self._thread:
+            owner._unended.append(None)
             owner._steps.pop(id(self), None)
             under_way = owner._running.get(self._thread, ())
             if self._running in under_way:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 
 _numbers = itertools.count(1)
+
+
+class Life:
+    """Something that a thread holds as long as it lives."""
+
+    __slots__ = ("__weakref__",)
 
 
 class _Local(threading.local):
     def __init__(self) -> None:  # run once in each thread that asks
         self.number = next(_numbers)
+        self._life = Life()
+        self.life = weakref.ref(self._life)
 
 
 _local = _Local()
@@ -19,3 +28,8 @@ _local = _Local()
 def this_thread() -> int:
     """The calling thread's number, which no other thread of the process has or will have. Never 0 or below."""
     return _local.number
+
+
+def this_life() -> weakref.ref[Life]:
+    """Leads to nothing once the calling thread has ended."""
+    return _local.life
