@@ -102,10 +102,11 @@ def interrupted(function: Callable[[], object], event: int, *ours: str) -> bool:
 
     def count(frame: FrameType, what: str, _: object) -> None:
         nonlocal left
-        left -= what != "c_call" and frame.f_code.co_name in ours and Path(frame.f_code.co_filename).parent == ADAPTER
-        if left == 0:
-            left = -1
-            raise KeyboardInterrupt
+        if what in ("call", "c_return") and frame.f_code.co_name in ours:
+            left -= Path(frame.f_code.co_filename).parent == ADAPTER
+            if left == 0:
+                left = -1
+                raise KeyboardInterrupt
 
     sys.setprofile(count)
     try:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import tritonprobe
-from tests.adapter.conftest import samples_of, total_of
+from tests.adapter.conftest import interrupted, samples_of, total_of
 from tritonprobe import cold_call
 from tritonprobe.adapter.outside import MAX_KINDS
 from tritonprobe.runtime import Runtime
@@ -138,3 +138,20 @@ class FakeTensor:
 
     def data_ptr(self) -> int:
         return 1 << 20
+
+
+def test_wherever_one_is_interrupted_the_next_one_is_a_cold_call(runtime: Runtime) -> None:
+    def stall() -> None:
+        with cold_call("interrupted", kind="jit"):
+            pass
+
+    stall()
+    ours = ("__enter__", "begin", "_open", "begin_slow", "end_slow", "close", "enter", "leave")
+    event = 1
+    while interrupted(stall, event, *ours):
+        with cold_call(f"next {event}", kind="jit"):
+            pass
+        assert runtime.cold_calls[-1].kernel == f"next {event}"
+        assert runtime.adapter._watch.slow == []
+        event += 1
+    assert event > 10

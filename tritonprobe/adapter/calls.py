@@ -230,18 +230,26 @@ class Calls:
         try:
             self._local.call = call
             self._watch.begin_slow(call)
-        except BaseException:  # an interrupt: nobody would be told of its end
-            self._local.call = None
-            self._watch.end_slow(call)
+            self._opened(call)
+        except BaseException as error:  # an interrupt: nobody else would end it
+            self.drop(call, error)
             raise
-        self._opened(call)
         return call
+
+    def drop(self, call: OpenCall, error: BaseException) -> None:
+        """Ends a call that was interrupted as it began or ended. One that looked for nothing yet is no cold call."""
+        call.error = type(error).__name__
+        self.close(call)
 
     def close(self, call: OpenCall) -> None:
         if self._local.call is not call:
             return
-        self._watch.end_slow(call)  # first: after an interrupt between the two the next call still finds and ends it
         self._local.call = None
+        try:
+            self._watch.end_slow(call)
+        except BaseException:  # an interrupt; twice is once
+            self._watch.end_slow(call)
+            raise
         call.frame = None
         self._end(call.finished())
 

@@ -63,6 +63,7 @@ class OutsideCall:
 
     def __enter__(self) -> OutsideCall:
         if self._calls is not None:
+            held = self._calls.current
             try:
                 self._call, self._ours = call, ours = self._calls.begin(self._name)
                 if call is not None:
@@ -71,6 +72,11 @@ class OutsideCall:
                     self._depth = call.enter(self._kind)
             except Exception:
                 self._fault("cold_call")
+            except BaseException as interrupt:  # there will be no end of the block
+                begun = self._calls.current
+                if begun is not None and begun is not held:
+                    self._calls.drop(begun, interrupt)
+                raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -88,3 +94,7 @@ class OutsideCall:
                 self._calls.close(call)
         except Exception:
             self._fault("cold_call")
+        except BaseException as interrupt:  # nobody else would end it
+            if self._ours:
+                self._calls.drop(call, interrupt)
+            raise
