@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import tritonprobe
 from tritonprobe import Census, cold_calls, configure, join, runtime
 from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.runtime import Runtime
@@ -130,3 +132,24 @@ def test_a_fault_while_we_tell_of_a_cold_call_is_not_the_programs(monkeypatch: p
         pass
     errors = [f for f in made.ledger.collect() if f.metric.name == "errors_total"]
     assert [sample.labels for family in errors for sample in family.samples] == [("calls",)]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: tritonprobe.serve(port=0).close(),
+        tritonprobe.asgi_app,
+        tritonprobe.collector,
+        tritonprobe.request,
+        lambda: tritonprobe.request().finish(),
+        tritonprobe.instrument,
+    ],
+    ids=["serve", "asgi_app", "collector", "a live request", "a finished one", "instrument"],
+)
+def test_a_runtime_that_somebody_uses_is_not_replaced(first: Runtime, use: Callable[[], object]) -> None:
+    used = use()
+    with pytest.raises(RuntimeError, match="comes before"):
+        configure(history=5)
+    assert runtime.current() is first
+    del used
+    tritonprobe.uninstrument()

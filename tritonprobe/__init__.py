@@ -20,7 +20,7 @@ from tritonprobe.model import GpuSample
 from tritonprobe.op import op
 from tritonprobe.plain import PLAIN_LOG
 from tritonprobe.probe import instrument, probe, uninstrument
-from tritonprobe.runtime import configure, current
+from tritonprobe.runtime import Runtime, configure, current
 from tritonprobe.settings import SettingError, Settings
 from tritonprobe.shapes.buckets import BucketSpecError, pow2
 from tritonprobe.shapes.census import Census, CensusError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from tritonprobe.adapter.outside import OutsideCall
+    from tritonprobe.export.asgi import App
     from tritonprobe.export.http import Server
     from tritonprobe.export.prometheus import Collector
     from tritonprobe.prewarming import Prewarmed
@@ -42,6 +43,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "__version__",
+    "asgi_app",
     "cold_call",
     "collector",
     "configure",
@@ -163,15 +165,30 @@ def gpu_window(seconds: float = 0.05) -> tuple[GpuSample, ...]:
 
 
 def serve(addr: str | None = None, port: int | None = None) -> Server:
-    """Serves ``/metrics``, ``/ready`` and ``/report`` from a thread of this process; loopback by default.
+    """Serves ``/metrics``, ``/ready``, ``/census`` and ``/report`` from a thread of this process; loopback by default.
 
     Raises PortInUse (an OSError) that names the port and the setting.
     """
     from tritonprobe.export.http import serve as serve_runtime
-    from tritonprobe.story import tell, to_json
 
     runtime = current()
-    return serve_runtime(runtime, addr, port, report=lambda: to_json(tell(runtime)))
+    runtime.shown = True
+    return serve_runtime(runtime, addr, port, report=_reporter(runtime))
+
+
+def asgi_app() -> App:
+    """What `serve` answers, as an ASGI app to be mounted in the server that is there."""
+    from tritonprobe.export.asgi import app
+
+    runtime = current()
+    runtime.shown = True
+    return app(runtime, report=_reporter(runtime))
+
+
+def _reporter(runtime: Runtime) -> Callable[[], object]:
+    from tritonprobe.story import tell, to_json
+
+    return lambda: to_json(tell(runtime))
 
 
 def collector() -> Collector:
@@ -183,7 +200,9 @@ def collector() -> Collector:
     from tritonprobe.export.prometheus import Collector
     from tritonprobe.ledger import FileLedger
 
-    ledger = current().ledger
+    runtime = current()
+    runtime.shown = True
+    ledger = runtime.ledger
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ and isinstance(ledger, FileLedger):
         return Collector(ledger.reading())
     return Collector(ledger)

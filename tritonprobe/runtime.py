@@ -65,6 +65,7 @@ class Runtime:
         self.requests: deque[RequestCost] = deque(maxlen=settings.history)
         self.ready_unix_ns: int | None = None
         self.off = False  # switched off by `tritonprobe off`: see `switch`
+        self.shown = False  # somebody reads its numbers: it must stay
         self._awaits_ready = False
         self._everything = False  # else only what was probed
         self._kinds: Kinds | None = None
@@ -174,6 +175,10 @@ class Runtime:
         left = [] if self._engines is None else self._engines.remove()
         self.adapter.watch_probed_only()
         return [*left, *self.adapter.uninstall(keep_device)]
+
+    def is_in_use(self) -> bool:
+        """Whether another runtime in its place would be missed by somebody."""
+        return self._adapter is not None or self.shown or bool(self.requests) or self.live.is_holding()
 
     def is_ready(self) -> bool:
         return self.ready_unix_ns is not None
@@ -396,8 +401,8 @@ def configure(**changes: object) -> None:
     """Changes settings in code, before the probe is in use. Raises SettingError, or RuntimeError once it is."""
     global _current
     with _lock:
-        if _current is not None and _current._adapter is not None:
-            raise RuntimeError("configure() comes before the first probe, op, instrument, request or serve")
+        if _current is not None and _current.is_in_use():
+            raise RuntimeError("configure() comes before the first probe, op, instrument, request, serve or collector")
         before = _current
         settings = (before.settings if before is not None else Settings.from_env()).with_(**changes)
         made = Runtime(settings)

@@ -15,9 +15,13 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+import tritonprobe
 from tests.export.conftest import Probed
+from tritonprobe import runtime
 from tritonprobe.export.asgi import app
 from tritonprobe.ledger import schema
+from tritonprobe.runtime import Runtime
+from tritonprobe.settings import Settings
 
 
 @contextmanager
@@ -60,3 +64,17 @@ def test_the_paths_of_the_server(mounted: bool, probed: Probed) -> None:
         assert (head.status_code, head.content) == (200, b"")
         refused = httpx.post(f"{base}/metrics", content=b"x" * 100_000)
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+
+
+def test_the_programs_own_app_has_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Runtime(Settings())
+    monkeypatch.setattr(runtime, "_current", made)
+    with running(tritonprobe.asgi_app()) as url:
+        assert "/report" in httpx.get(f"{url}/").text
+        assert httpx.get(f"{url}/report").json()["cold_calls"] == 0
+        with tritonprobe.cold_call("planted.compiler"):
+            pass
+        assert httpx.get(f"{url}/report").json()["cold_calls"] == 1
+        assert httpx.get(f"{url}/ready").status_code == 503
+        tritonprobe.ready()
+        assert httpx.get(f"{url}/ready").status_code == 200

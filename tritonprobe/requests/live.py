@@ -231,6 +231,10 @@ class Requests:
             found.append(call)
         return found
 
+    def is_holding(self) -> bool:
+        """Whether there is a live request or a step in progress."""
+        return bool(self._live or self._steps)
+
     def waiting(self, before_ns: int) -> list[Trace]:
         """The traces of the live requests that came before that time, the longest waiting first."""
         return [trace for start, trace in list(self._traced.values()) if start < before_ns]
