@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.export.exporters import exporter, get, scrape, total, until
-from tritonprobe.ledger import FileLedger, schema
+from tritonprobe.ledger import FileLedger, schema, signs
 
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "tritonprobe", "run"]
@@ -276,6 +276,13 @@ def test_a_file_that_the_system_cannot_run_is_named(tmp_path: Path) -> None:
         done = run(tmp_path / name)
         assert done.returncode == code
         assert f"tritonprobe: {tmp_path / name}: cannot be run: " in done.stderr
+
+
+def test_a_directory_that_is_switched_off_is_said_to_be(tmp_path: Path) -> None:
+    signs.ask(tmp_path, "off")
+    done = run("--dir", tmp_path, *python("print('served')"))
+    assert (done.returncode, done.stdout) == (0, "served\n")
+    assert f"{tmp_path} is switched off, so nothing is watched: tritonprobe on {tmp_path}" in done.stderr
 
 
 def test_a_taken_port_is_named_and_the_command_runs() -> None:

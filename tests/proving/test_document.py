@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tritonprobe.proving.document import command_line, document, pick_device
+from tritonprobe.proving.document import command_line, described, document, pick_device
 from tritonprobe.settings import SettingError
 
 
@@ -17,6 +18,14 @@ def test_a_command_line_spells_out_every_option_and_no_folder():
         "tritonprobe bench overhead --device auto --pairs 200 --json --output d.json"
     )
     assert command_line("bench cold", {"--output": None}) == "tritonprobe bench cold"
+
+
+def test_what_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch):
+    """What measures no launch needs neither Triton nor torch."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    made = described()
+    assert set(made["versions"]) == {"tritonprobe", "triton", "python"}
+    assert all(made["versions"].values())
 
 
 def test_a_document_is_dated_in_utc():

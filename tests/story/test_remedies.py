@@ -28,6 +28,13 @@ def test_compiles_advise_keeping_the_cache() -> None:
     assert (only.text, only.seconds) == (KEEP_CACHE, 2.0)
 
 
+def test_a_kept_cache_does_not_save_what_every_process_pays() -> None:
+    phases = (("process_init", 500_000_000), ("cubin", 1_250_000_000), ("module_load", 250_000_000))
+    kept, advised = remedies([cold_call(seconds=2.0, reasons=("n: %16 -> ==1",), phases=phases)], top=10)[::-1]
+    assert (kept.text, kept.seconds) == (KEEP_CACHE, 1.25)
+    assert (advised.text, advised.seconds) == (advice("n: %16 -> ==1"), 2.0)
+
+
 def test_tuning_advises_keeping_the_winners_unless_they_came_from_disk() -> None:
     def call(from_disk: bool):
         tuning = Tuning(key="k", trials=(), pruned=0, winner="BLOCK: 64", from_disk=from_disk, wall_ns=1)

@@ -25,7 +25,7 @@ from tritonprobe.cli.summary import Counted
 from tritonprobe.cli.supervise import Ending, Signals, signals_held, supervise
 from tritonprobe.export.exporter import is_counting
 from tritonprobe.injection import injected, refusal
-from tritonprobe.ledger import DirectoryReader
+from tritonprobe.ledger import DirectoryReader, signs
 from tritonprobe.ledger.directory import Directory, DirectoryError, choose, leave
 from tritonprobe.ledger.fold import fold
 from tritonprobe.ledger.layout import FormatError
@@ -195,6 +195,9 @@ def _supervise(
 def _banner(command: Command, path: Path, serving: Sidecar | None) -> str:
     where = f"numbers are in {path}" if serving is None else f"metrics at {serving.url}"
     flag = refusal(command.words, command.program)
+    switch = signs.asked(path)
+    if switch is not None and switch.state == "off":
+        return f"{where}; {path} is switched off, so nothing is watched: tritonprobe on {path}"
     if flag is not None:
         return f"{where}; {flag} lets nobody in: of this command, only its children are watched"
     return f"{where}; Triton is watched in this command and its children, by a sitecustomize on PYTHONPATH"

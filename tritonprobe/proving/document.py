@@ -5,9 +5,11 @@ Nothing in it names a machine, an address or a folder: documents are meant to be
 
 from __future__ import annotations
 
+import importlib
 import platform
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,22 +18,15 @@ FORMAT = 1
 
 
 def described() -> dict[str, Any]:
-    """Versions and device of this process, which has launched something."""
-    import torch
-    import triton
-
+    """Versions of what there is, and the device of this process, which has launched something."""
     from tritonprobe._version import __version__
     from tritonprobe.runtime import current
 
-    return {
-        "versions": {
-            "tritonprobe": __version__,
-            "triton": triton.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "device": current().device,
-    }
+    versions = {"tritonprobe": __version__}
+    for package in ("triton", "torch"):  # what measures no launch needs neither
+        with suppress(ModuleNotFoundError):
+            versions[package] = str(importlib.import_module(package).__version__)
+    return {"versions": {**versions, "python": platform.python_version()}, "device": current().device}
 
 
 def document(bench: str, command: str, made: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:

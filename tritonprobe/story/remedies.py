@@ -11,6 +11,8 @@ from tritonprobe.story.view import Remedy
 
 KEEP_CACHE = "Keep TRITON_CACHE_DIR on a volume that outlives the process: a restart then finds its variants on disk."
 KEEP_WINNERS = "Set TRITON_CACHE_AUTOTUNING=1: a restart then finds the winners of autotuning on disk."
+_IN_ANY_CASE = frozenset(("process_init", "module_load"))
+"""Phases that a process pays with every binary on its disk, too."""
 _NS = 1e9
 
 
@@ -22,7 +24,8 @@ def remedies(calls: Iterable[ColdCall], top: int) -> tuple[Remedy, ...]:
         if call.background:
             continue
         for text in _texts(call):
-            seconds[text] += call.wall_ns / _NS
+            kept = sum(ns for phase, ns in call.phases if phase in _IN_ANY_CASE) if text == KEEP_CACHE else 0
+            seconds[text] += (call.wall_ns - kept) / _NS
             kernels[text].add(call.kernel)
     ranked = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Remedy(text, spent, tuple(sorted(kernels[text]))) for text, spent in ranked[:top])
