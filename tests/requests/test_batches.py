@@ -121,6 +121,29 @@ def test_a_fallback_in_a_step_is_charged_once_to_a_request_that_is_in_it_twice(s
     assert (cost.parts.execution_ns, cost.parts.fallback_ns) == (45, 15)
 
 
+def test_a_step_that_two_threads_end_at_the_same_time_counts_once(server: Server, monkeypatch: pytest.MonkeyPatch):
+    r = server.requests.request("r")
+    server.now += 1000  # so that a step counted twice would have its place
+    step = server.requests.step([r]).begin()
+    server.now += 20
+    both, is_calm = threading.Barrier(2, timeout=60), server.requests._is_calm
+
+    def together(start: int, end: int) -> bool:
+        both.wait()
+        return is_calm(start, end)
+
+    monkeypatch.setattr(server.requests, "_is_calm", together)
+    threads = [threading.Thread(target=step.end) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    server.now += 1000
+    r.finish()
+    assert executed(server) == {"r": 20}
+    assert not server.requests._steps
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_step_that_ends_on_its_thread_while_a_request_finishes_on_another_counts_once(
     server: Server, beside: bool, monkeypatch: pytest.MonkeyPatch

@@ -106,6 +106,8 @@ class Step:
                 self._count_beside(start, end)
         elif self.requests:
             with owner._lock:
+                if running.counted:  # by another thread, which ends it as well
+                    return
                 running.counted = True  # first: after an interrupt in between it may count too little, never twice
                 owner._batches.turn(self._batch, start, end)
         if running.fallback_ns:
