@@ -65,6 +65,7 @@ def test_what_is_right_is_good() -> None:
         ("r2", (500 * MS, 0), "r2"),  # and the other way round
         ("r2", (0, 0), "r2"),
         ("l0", (1000, 0), "l0"),
+        ("r9", (0, 0), "r9"),  # nobody knows it
     ],
 )
 def test_whoever_is_wrongly_charged_is_named(name: str, charged: tuple[int, int], word: str) -> None:
@@ -101,6 +102,20 @@ def test_who_waits_longer_than_charged_is_named_if_most_runs_say_so() -> None:
     assert not found["good"]
     assert found["beyond_the_bound_s"] == {"r2": 0.011}  # 2% of 500 ms are 10
     assert found["waited_more_than_charged_ms"]["r2"] == [30, 0, 11]
+
+
+def test_somebody_has_to_be_queued_in_each_run() -> None:
+    made = pairs()
+    for name in ("r2", "l0"):
+        made[1][0].came[name] = made[1][0].stall[1]
+        made[1][0].charged[name] = (0, 0)
+    assert not judge("sleep", made)["good"]
+
+
+def test_each_run_can_be_judged_again() -> None:
+    (first, *_) = judge("sleep", pairs())["runs"]
+    assert first["stall"] == 500 * MS
+    assert first["charged"].keys() == first["overlap"].keys() == first["waited"].keys()
 
 
 def test_waiting_less_than_charged_is_no_fault() -> None:

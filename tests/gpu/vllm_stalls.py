@@ -113,26 +113,27 @@ def judge(kind: str, pairs: Sequence[tuple[Run, Run]]) -> dict[str, Any]:
     wrong += [f"calm: {name} {ns}" for _, calm in pairs for name, ns in calm.charged.items() if sum(ns) > MS]
     off = [sum(run.charged.get(name, (0, 0))) - ns for run in stalled for name, ns in run.overlap.items()]
     excess: dict[str, list[int]] = {}
-    bound: dict[str, float] = {}
+    beyond_by: dict[str, list[float]] = {}
     for run, calm in pairs:
         for name, waited in run.waited.items():
             charged = sum(run.charged.get(name, (0, 0)))
             excess.setdefault(name, []).append(waited - calm.waited[name] - charged)
-            bound[name] = max(RELATIVE * charged, TOLERANCE)
-    beyond = {name: median(each) / 1e9 for name, each in excess.items() if median(each) > bound[name]}
+            beyond_by.setdefault(name, []).append(excess[name][-1] - max(RELATIVE * charged, TOLERANCE))
+    beyond = {name: median(excess[name]) / 1e9 for name, each in beyond_by.items() if median(each) > 0}
     least = COMPILE_SECONDS if kind == "compile" else SLEEP_SECONDS
-    queued = {name for run in stalled for name, ns in run.overlap.items() if ns and name not in run.batch}
+    queued = [{name for name, ns in run.overlap.items() if ns and name not in run.batch} for run in stalled]
     return {
         "stall_s": lengths,
         "in_batch": sorted(set().union(*(run.batch for run in stalled))),
-        "queued": sorted(queued),
+        "queued": sorted(set().union(*queued)),
         "not_touched": sorted({name for run in stalled for name, ns in run.overlap.items() if not ns}),
         "wrongly_charged": wrong,
         "exposure_less_overlap_ms": [min(off) / MS, max(off) / MS],
         "waited_more_than_charged_ms": {name: [round(ns / MS, 2) for ns in each] for name, each in excess.items()},
         "beyond_the_bound_s": beyond,
+        "runs": [_as_told(run) for pair in pairs for run in pair],
         "good": min(lengths) >= least
-        and bool(queued)
+        and all(queued)
         and all(run.batch for run in stalled)
         and not wrong
         and max(map(abs, off)) <= TOLERANCE
@@ -140,8 +141,21 @@ def judge(kind: str, pairs: Sequence[tuple[Run, Run]]) -> dict[str, Any]:
     }
 
 
+def _as_told(run: Run) -> dict[str, Any]:
+    """All of a run, for whoever wants to judge it again. Nanoseconds."""
+    return {
+        "stall": run.stall[1] - run.stall[0],
+        "batch": sorted(run.batch),
+        "overlap": run.overlap,
+        "charged": run.charged,
+        "waited": run.waited,
+    }
+
+
 def _wrongly_charged(run: Run) -> Iterator[str]:
     """Whoever was charged and was not there, or was there and was not charged, or as what he was not."""
+    for name in run.charged.keys() - run.overlap.keys():
+        yield f"{name}: {run.charged[name]} ns, and the log knows no such request"
     for name, ns in run.overlap.items():
         in_batch, queued = run.charged.get(name, (-1, -1))
         expected = (True, False) if name in run.batch and ns else (False, ns > 0)
