@@ -68,6 +68,8 @@ rounded(PyObject *dict, PyObject *key)
     return found;
 }
 
+#define RARE __attribute__((noinline, cold))
+
 enum { LATEST = 4, MOST_KEYS = 256 };
 
 /* The numbers that a key may have: above one and up to another. None at all if it was no number. */
@@ -76,7 +78,8 @@ struct numbers {
 };
 
 /* A launch as it was, and where it was counted. A step of an engine takes all of this out of the processor's caches again,
- * so what is read for a launch like it lies close together: the numbers are for keys that are other objects than then. */
+ * code too: so what is read for a launch like it lies close together (the numbers are for keys that are other objects than
+ * then), and what is seldom run stands apart (RARE). */
 struct launch {
     PyObject *cells; /* NULL: nothing is remembered here */
     PyObject *cell;
@@ -99,8 +102,24 @@ numbers_of(struct launch *launch, Py_ssize_t size)
     return (struct numbers *)(launch->objects + size);
 }
 
+/* The value of a number of one digit, which is up to 2**30; `otherwise` of any other object. */
+static inline long long
+small_value(PyObject *key, long long otherwise)
+{
+    if (!PyLong_CheckExact(key)) {
+        return otherwise;
+    }
+#if PY_VERSION_HEX >= 0x030C0000
+    const PyLongObject *number = (const PyLongObject *)key;
+    return PyUnstable_Long_IsCompact(number) ? (long long)PyUnstable_Long_CompactValue(number) : otherwise;
+#else
+    Py_ssize_t size = Py_SIZE(key);
+    return size == 1 ? (long long)((const PyLongObject *)key)->ob_digit[0] : size == 0 ? 0 : otherwise;
+#endif
+}
+
 /* Whether a key that is another object is what was there. Leaves no exception. */
-static int
+RARE static int
 is_like(PyObject *object, const struct numbers *numbers, PyObject *key)
 {
     if (PyLong_Check(key)) {
@@ -111,15 +130,23 @@ is_like(PyObject *object, const struct numbers *numbers, PyObject *key)
     return object != NULL && PyUnicode_Check(object) && PyUnicode_Check(key) && PyUnicode_Compare(key, object) == 0;
 }
 
-static int
+static inline int
 is_this(struct launch *launch, PyObject *cells, PyObject *const *keys, Py_ssize_t size)
 {
     if (launch == NULL || launch->cells != cells) {
         return 0;
     }
+    const struct numbers *numbers = numbers_of(launch, size);
+    __builtin_prefetch(numbers);
+    __builtin_prefetch(launch->cell);
+    __builtin_prefetch(launch->number, 1);
     for (Py_ssize_t i = 0; i < size; i++) {
-        if (keys[i] != launch->objects[i] && !is_like(launch->objects[i], numbers_of(launch, size) + i, keys[i])) {
-            return 0;
+        if (keys[i] != launch->objects[i]) {
+            long long value = small_value(keys[i], LLONG_MIN); /* which lies above nothing */
+            if (!(value > numbers[i].above && value <= numbers[i].upto)
+                && !is_like(launch->objects[i], &numbers[i], keys[i])) {
+                return 0;
+            }
         }
     }
     return 1;
@@ -137,7 +164,7 @@ forget(struct launch *launch, Py_ssize_t size)
 }
 
 /* 0, or -1 for a number that is too large, and without memory. Of a subclass's value nothing is held but its text. */
-static int
+RARE static int
 want(PyObject **object, struct numbers *numbers, PyObject *key, int may_be_rounded)
 {
     numbers->above = numbers->upto = 0;
@@ -164,7 +191,7 @@ want(PyObject **object, struct numbers *numbers, PyObject *key, int may_be_round
     return 0;
 }
 
-static void
+RARE static void
 remember(struct counter *self, PyObject *cells, PyObject *const *keys, PyObject *cell)
 {
     int place = (self->latest + 1) % LATEST;
@@ -191,19 +218,25 @@ remember(struct counter *self, PyObject *cells, PyObject *const *keys, PyObject 
     self->latest = place;
 }
 
+RARE static int
+count_slowly(PyObject *cell)
+{
+    return count_in(cell);
+}
+
 /* As `count_in`. A memoryview's number stays where it is until it is released, which is all that has to be looked at. */
-static int
+static inline int
 count_again(const struct launch *launch)
 {
     if (launch->number == NULL || ((PyMemoryViewObject *)launch->cell)->flags & _Py_MEMORYVIEW_RELEASED) {
-        return count_in(launch->cell);
+        return count_slowly(launch->cell);
     }
     *launch->number += 1.0;
     return 0;
 }
 
 /* The cell that the keys lead to: a borrowed reference. NULL with KeyError or TypeError. */
-static PyObject *
+RARE static PyObject *
 look_up(PyObject *cells, unsigned long long mask, PyObject *const *keys, Py_ssize_t size)
 {
     PyObject *found = cells;
@@ -251,6 +284,33 @@ unpack(PyObject **keys, Py_ssize_t size, PyObject *const *groups, Py_ssize_t cou
     return found == size ? 0 : -1;
 }
 
+/* Of a launch that is not like the last one. */
+RARE static PyObject *
+count_otherwise(struct counter *self, PyObject *cells, PyObject *const *keys)
+{
+    for (int i = 0; i < LATEST; i++) {
+        if (is_this(self->launches[i], cells, keys, self->size)) {
+            self->latest = i;
+            if (count_again(self->launches[i]) < 0) {
+                return NULL;
+            }
+            Py_RETURN_NONE;
+        }
+    }
+    PyObject *cell = look_up(cells, self->mask, keys, self->size);
+    if (cell == NULL || count_in(cell) < 0) {
+        return NULL;
+    }
+    remember(self, cells, keys, cell);
+    Py_RETURN_NONE;
+}
+
+RARE static PyObject *
+refuse(const struct counter *self)
+{
+    return PyErr_Format(PyExc_TypeError, "this counter takes cells and %zd keys", self->size);
+}
+
 /* counter(cells, key, key, ...), or counter(cells, (key, key, ...), ...): cells[key][key]...[0] += 1.0.
  * Raises KeyError or TypeError, and then changed nothing. */
 static PyObject *
@@ -259,31 +319,22 @@ count(PyObject *counter, PyObject *const *arguments, size_t flags, PyObject *nam
     struct counter *self = (struct counter *)counter;
     Py_ssize_t given = PyVectorcall_NARGS(flags) - 1, size = self->size;
     if (given < 1 || names != NULL) {
-        return PyErr_Format(PyExc_TypeError, "a counter takes cells and keys");
+        return refuse(self);
     }
     PyObject *cells = arguments[0], *const *keys = arguments + 1, *unpacked[MOST_KEYS];
     if (given != size) {
         if (unpack(unpacked, size, keys, given) < 0) {
-            return PyErr_Format(PyExc_TypeError, "this counter takes %zd keys", size);
+            return refuse(self);
         }
         keys = unpacked;
     }
-    for (int i = 0; i < LATEST; i++) {
-        int place = (self->latest + i) % LATEST;
-        struct launch *launch = self->launches[place];
-        if (is_this(launch, cells, keys, size)) {
-            self->latest = place;
-            if (count_again(launch) < 0) {
-                return NULL;
-            }
-            Py_RETURN_NONE;
-        }
+    struct launch *last = self->launches[self->latest];
+    if (!is_this(last, cells, keys, size)) {
+        return count_otherwise(self, cells, keys);
     }
-    PyObject *cell = look_up(cells, self->mask, keys, size);
-    if (cell == NULL || count_in(cell) < 0) {
+    if (count_again(last) < 0) {
         return NULL;
     }
-    remember(self, cells, keys, cell);
     Py_RETURN_NONE;
 }
 
