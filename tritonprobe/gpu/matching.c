@@ -4,20 +4,16 @@
  * to give the interpreter's lock away and to wait for it, so it keeps it.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "buffers.h"
 #include <stdint.h>
 
-/* Borrows contiguous buffers, the last `written` of them to be written; -1 with an exception, and then none. */
+/* Borrows buffers, the last `written` of them to be written; -1 with an exception, and then none. */
 static int
-borrow(PyObject *const *objects, Py_buffer *views, int count, int written)
+borrow_all(PyObject *const *objects, Py_buffer *views, int count, int written)
 {
     for (int i = 0; i < count; i++) {
-        int flags = PyBUF_C_CONTIGUOUS | (i >= count - written ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(objects[i], &views[i], flags) < 0) {
-            while (i-- > 0) {
-                PyBuffer_Release(&views[i]);
-            }
+        if (borrow(objects[i], &views[i], -1, i >= count - written ? PyBUF_WRITABLE : 0) < 0) {
+            give_back(views, i);
             return -1;
         }
     }
@@ -25,11 +21,9 @@ borrow(PyObject *const *objects, Py_buffer *views, int count, int written)
 }
 
 static PyObject *
-give_back(Py_buffer *views, int count, PyObject *found)
+answer(Py_buffer *views, int count, PyObject *found)
 {
-    for (int i = 0; i < count; i++) {
-        PyBuffer_Release(&views[i]);
-    }
+    give_back(views, count);
     if (found == NULL && !PyErr_Occurred()) {
         PyErr_SetString(PyExc_ValueError, "an array is too small, or a number leads outside of it");
     }
@@ -59,7 +53,7 @@ sift(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
             return NULL;
         }
     }
-    if (borrow(arguments, views, SIFT, 3) < 0) {
+    if (borrow_all(arguments, views, SIFT, 3) < 0) {
         return NULL;
     }
     const int64_t *before = views[S_BEFORE].buf, *after = views[S_AFTER].buf, *returned = views[S_RETURNED].buf;
@@ -85,7 +79,7 @@ sift(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
         chosen[found] = i;
         certain[found++] = (uint8_t)sure;
     }
-    return give_back(views, SIFT, fits ? Py_BuildValue("nN", found, PyBool_FromLong(in_order)) : NULL);
+    return answer(views, SIFT, fits ? Py_BuildValue("nN", found, PyBool_FromLong(in_order)) : NULL);
 }
 
 enum { P_WHICH, P_CLASS, P_KIND, P_KINDS, P_RECORDS, P_LAUNCHES, PAIR };
@@ -117,7 +111,7 @@ pair(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "pair(which, key_of_class, kind, key_of_kind, records, launches)");
         return NULL;
     }
-    if (borrow(arguments, views, PAIR, 2) < 0) {
+    if (borrow_all(arguments, views, PAIR, 2) < 0) {
         return NULL;
     }
     Py_ssize_t record = 0, launch = 0, records = views[P_WHICH].len / 8, launches = views[P_KIND].len / 8;
@@ -128,12 +122,12 @@ pair(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
         other = next(views[P_KIND].buf, launches, views[P_KINDS].buf, views[P_KINDS].len / 8, &launch);
         if (key < 0 || key != other) {
             fits = key >= -1 && other >= -1;
-            return give_back(views, PAIR, fits ? PyLong_FromSsize_t(key == other ? found : -1) : NULL);
+            return answer(views, PAIR, fits ? PyLong_FromSsize_t(key == other ? found : -1) : NULL);
         }
         these[found] = record;
         those[found] = launch;
     }
-    return give_back(views, PAIR, NULL);
+    return answer(views, PAIR, NULL);
 }
 
 static PyMethodDef methods[] = {

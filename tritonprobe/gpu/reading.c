@@ -4,8 +4,7 @@
  * free during the pass: no object is touched there.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "buffers.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,29 +125,6 @@ read_chunk(const uint8_t *chunk, size_t records, size_t stride, size_t done, Tab
         out->last = correlation;
     }
     return 0;
-}
-
-/* A contiguous buffer of `object` of exactly `bytes`, or of any size if that is negative. */
-static int
-borrow(PyObject *object, Py_buffer *view, Py_ssize_t bytes, int flags)
-{
-    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | flags) < 0) {
-        return -1;
-    }
-    if (bytes >= 0 && view->len != bytes) {
-        PyErr_Format(PyExc_ValueError, "a buffer of %zd bytes: expected %zd", view->len, bytes);
-        PyBuffer_Release(view);
-        return -1;
-    }
-    return 0;
-}
-
-static void
-give_back(Py_buffer *views, Py_ssize_t count)
-{
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyBuffer_Release(&views[i]);
-    }
 }
 
 enum { READ = 5 };

@@ -4,33 +4,9 @@
  * so a long one gives the interpreter's lock away. To wait for it again costs more than a short one takes.
  */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "buffers.h"
 #include <stdint.h>
 #include <string.h>
-
-/* A contiguous buffer of `object` of exactly `bytes`, or of any size if that is negative. */
-static int
-borrow(PyObject *object, Py_buffer *view, Py_ssize_t bytes, int flags)
-{
-    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | flags) < 0) {
-        return -1;
-    }
-    if (bytes >= 0 && view->len != bytes) {
-        PyErr_Format(PyExc_ValueError, "a buffer of %zd bytes: expected %zd", view->len, bytes);
-        PyBuffer_Release(view);
-        return -1;
-    }
-    return 0;
-}
-
-static void
-give_back(Py_buffer *views, Py_ssize_t count)
-{
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyBuffer_Release(&views[i]);
-    }
-}
 
 /* Numbers by their size: so many steps to each power of two. The first step begins at minus infinity, the last has no end. */
 enum { FINE = 4, STEPS = 44 << FINE };
