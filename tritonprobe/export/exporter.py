@@ -60,16 +60,12 @@ class Exported:
         return f"no process counts in {self._path} yet"
 
     def _of_replays(self) -> str | None:
-        if self.ready_unix_ns is None:
+        families = {family.metric: family.samples for family in self.ledger.collect()}
+        if not any(isinstance(sample, Sample) for sample in families.get(READY, ())):
             census = self.settings.prewarm
             return None if census is None else f"ready() comes after prewarming from {census}"
-        outcomes = {
-            sample.labels[0]
-            for family in self.ledger.collect()
-            if family.metric is PREWARMS
-            for sample in family.samples
-            if isinstance(sample, Sample) and sample.value
-        }
+        replays = families.get(PREWARMS, ())
+        outcomes = {sample.labels[0] for sample in replays if isinstance(sample, Sample) and sample.value}
         # Those that have ended are counted as well: of several kinds, nobody knows which is that of who lives now.
         return _REPLAYS.get(outcomes.pop()) if len(outcomes) == 1 else None
 
