@@ -8,7 +8,7 @@
  * up as the number or text that it is. Everything else is an exception.
  *
  * Kernels of engines have forty keys and more, and the launches of a step are mostly alike: so a counter compares the
- * keys with those of its latest launches first, which takes a nanosecond or two a key, where a dict's lookup takes twenty.
+ * keys with those of its latest launches first, which is much less than a dict's lookup for each.
  * That holds as long as keys lead to the cell that they once led to, a number to that of its power of two (`sites.Shape`).
  */
 

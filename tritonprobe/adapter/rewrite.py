@@ -65,7 +65,7 @@ def guard(
     return new
 
 
-@functools.lru_cache(maxsize=64)  # parsing Triton's files takes a tenth of a second each time the probe comes back
+@functools.lru_cache(maxsize=64)  # parsing Triton's files is most of what it takes to switch the probe on again
 def _guarded_code(
     code: types.CodeType, filename: str, qualname: str, prelude: str, extra: tuple[str, ...]
 ) -> types.CodeType:

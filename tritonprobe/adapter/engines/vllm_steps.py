@@ -122,7 +122,7 @@ class Steps:
         """Runs in a thread of its own, while the engine core's loop is in a step.
 
         The request's clock starts before: beside a compile, which leaves other threads little of the interpreter, this
-        takes tens of milliseconds.
+        takes long.
         """
 
         @functools.wraps(original)
