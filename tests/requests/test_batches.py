@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -121,27 +122,43 @@ def test_a_fallback_in_a_step_is_charged_once_to_a_request_that_is_in_it_twice(s
     assert (cost.parts.execution_ns, cost.parts.fallback_ns) == (45, 15)
 
 
-def test_a_step_that_two_threads_end_at_the_same_time_counts_once(server: Server, monkeypatch: pytest.MonkeyPatch):
-    r = server.requests.request("r")
+@pytest.mark.parametrize("how", ["calm", "beside", "stalled", "calm for one of them"])
+def test_a_step_that_two_threads_end_at_the_same_time_counts_once(
+    server: Server, how: str, monkeypatch: pytest.MonkeyPatch
+):
+    traced = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    r = server.requests.request("r", traceparent=traced)
     server.now += 1000  # so that a step counted twice would have its place
+    other = server.requests.step([r]).begin() if how == "beside" else None
     step = server.requests.step([r]).begin()
-    server.now += 20
+    with server.requests.fallback("op", "all", "unsupported_shape"):
+        server.now += 5
+    server.now += 15
+    if how == "stalled":
+        server.stall(server.now - 8, server.now, HERE)
     both, is_calm = threading.Barrier(2, timeout=60), server.requests._is_calm
+    answers = iter([True, False])
 
     def together(start: int, end: int) -> bool:
         both.wait()
-        return is_calm(start, end)
+        return next(answers) if how == "calm for one of them" else is_calm(start, end)
 
     monkeypatch.setattr(server.requests, "_is_calm", together)
-    threads = [threading.Thread(target=step.end) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        for ending in [threads.submit(step.end) for _ in range(2)]:
+            ending.result()  # and raises nothing
+    monkeypatch.undo()
+    if other is not None:
+        other.end()
     server.now += 1000
+    assert len(server.requests.traced_steps(0, server.now)) == (1 if other is None else 2)
     r.finish()
-    assert executed(server) == {"r": 20}
+    (cost,) = server.finished
+    assert cost.parts is not None
+    # Of the 20 in the step, the fallback took 5, and what stalled is no execution.
+    assert (cost.parts.execution_ns, cost.parts.fallback_ns) == (7 if how == "stalled" else 15, 5)
     assert not server.requests._steps
+    assert not server.requests._running
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Running:
     """What is known of a step in progress: its id, the time spent in fallbacks, and whether another one overlaps it.
 
-    ``shared``: some step with requests runs beside it, be it the same step on another rank. ``counted``: it is over,
-    and its time is in its requests' own figures; changes under the owner's lock.
+    ``shared``: some step with requests runs beside it, be it the same step on another rank. ``over``: a thread ends it.
+    ``counted``: and its time is in its requests' own figures. The two change under the owner's lock.
     """
 
-    __slots__ = ("counted", "fallback_ns", "id", "life", "overlaps", "shared", "thread")
+    __slots__ = ("counted", "fallback_ns", "id", "life", "over", "overlaps", "shared", "thread")
 
     life: weakref.ref[Life]  # of the thread that begins it
 
@@ -39,6 +39,7 @@ class Running:
         self.fallback_ns = 0
         self.overlaps = False
         self.shared = False
+        self.over = False
         self.counted = False
 
 
@@ -93,23 +94,24 @@ class Step:
         owner._unended.append(None)
 
     def end(self) -> None:
-        """The step is over, and its results are here. Twice is once."""
+        """The step is over, and its results are here. Twice is once, be it by two threads at the same time."""
         owner = self._owner
         if self._thread == 0:
             return
         start, end = self.start_ns, owner._clock()
         running = self._running
-        if not owner._is_calm(start, end):
-            self._remember((start, end))
-        elif running.shared:
-            with owner._lock:
+        is_calm = owner._is_calm(start, end)
+        with owner._lock:
+            if running.over:
+                return
+            running.over = True  # first: after an interrupt in between it may count too little, never twice
+            if is_calm and running.shared:
                 self._count_beside(start, end)
-        elif self.requests:
-            with owner._lock:
-                if running.counted:  # by another thread, which ends it as well
-                    return
-                running.counted = True  # first: after an interrupt in between it may count too little, never twice
+            elif is_calm and self.requests:
+                running.counted = True
                 owner._batches.turn(self._batch, start, end)
+        if not is_calm:
+            self._remember((start, end))
         if running.fallback_ns:
             for request in self.requests:
                 request._fallback_ns += running.fallback_ns
