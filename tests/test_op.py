@@ -20,6 +20,7 @@ from tritonprobe import native, op, pow2
 from tritonprobe.adapter import op_call
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
+from tritonprobe.shapes.buckets import UpTo
 
 NAME = "the.op"
 Op = Any
@@ -64,6 +65,18 @@ class Incomparable:
 
     def __eq__(self, other: object) -> bool:
         raise ValueError("the truth value is ambiguous")
+
+
+class Five(int):
+    def __str__(self) -> str:
+        raise AssertionError("it was asked")
+
+
+class Word(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise AssertionError("it was asked")
 
 
 X = torch.arange(64.0)
@@ -297,6 +310,45 @@ def test_a_bucket_that_raises_or_is_odd_is_all(runtime: Runtime, monkeypatch: py
             double(X)
     assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 4}
     assert faults == ["bucket"] * 4
+
+
+@pytest.mark.parametrize(
+    ("calls", "buckets"),
+    [
+        ([True, 1, 1.0, "1"], {"block=True": 1, "block=1": 2, "block=1.0": 1}),
+        ([1, True], {"block=1": 1, "block=True": 1}),
+        ([0.0, -0.0, 0, False], {"block=0.0": 2, "block=0": 1, "block=False": 1}),
+        ([-0.0, 0.0], {"block=0.0": 2}),
+        ([Five(5), 5, UpTo(5)], {"block=5": 2, "block<=5": 1}),
+        ([Word("a"), "a", None], {"block=a": 2, "block=None": 1}),
+        ([float("nan"), float("nan")], {"block=nan": 2}),
+    ],
+)
+def test_a_values_bucket_does_not_depend_on_what_came_before_it(
+    runtime: Runtime,  # noqa: F811
+    calls: list[Any],
+    buckets: dict[str, int],
+) -> None:
+    """Equal values of several types are several."""
+
+    @op(fallback=lambda block: 0, bucket=lambda block: {"block": block}, name=NAME)
+    def of(block: Any) -> int:
+        return 1
+
+    for call in calls:
+        assert of(call) == 0
+    assert {labels[1]: n for labels, n in samples_of(runtime, "op_calls_total").items()} == buckets
+
+
+@pytest.mark.parametrize("names", [(True, 1), (1, True)])
+def test_dimensions_of_equal_names_are_two(runtime: Runtime, names: tuple[int, ...]) -> None:  # noqa: F811
+    @op(fallback=lambda name: 0, bucket=lambda name: {name: 8}, name=NAME)
+    def of(name: Any) -> int:
+        return 1
+
+    for name in (*names, *names):
+        of(name)
+    assert {labels[1]: n for labels, n in samples_of(runtime, "op_calls_total").items()} == {"True=8": 2, "1=8": 2}
 
 
 def test_the_fallback_must_be_callable() -> None:

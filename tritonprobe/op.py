@@ -201,6 +201,7 @@ def _reason(verdict: object) -> FallbackReason | None:
 
 # Values a bucket's callable may return that are safe to compare: a tensor's comparison is work for the GPU.
 _PLAIN = frozenset({int, UpTo, str, float, bool, type(None)})
+_TEXT = frozenset({str})  # of dimensions: True and 1 are equal, and name two
 
 
 class _Counts:
@@ -263,7 +264,7 @@ class _Counts:
             name = None
         if name is None:
             name = self._memo.admit(op_bucket(value))
-            if _PLAIN.issuperset(map(type, values)):
+            if _PLAIN.issuperset(map(type, values)) and _TEXT.issuperset(map(type, value)):
                 if len(self._names) >= MAX_SHAPES:
                     self._names.clear()
                 self._names[key] = name

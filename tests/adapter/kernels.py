@@ -89,6 +89,11 @@ def dot_kernel(a, b, c, n, SIZE: tl.constexpr):
     tl.store(c + rows * n + columns, acc)
 
 
+@triton.jit(do_not_specialize=["n"])
+def typed_kernel(x, n: tl.int32, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), n)
+
+
 @triton.jit
 def annotated_integers_kernel(x, n: tl.int32, m: tl.int64, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), n + m)

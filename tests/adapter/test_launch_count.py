@@ -23,7 +23,7 @@ from tests.adapter.conftest import fresh, samples_of, total_of
 from tritonprobe import native
 from tritonprobe.adapter import binder
 from tritonprobe.adapter.rewrite import RewriteError
-from tritonprobe.adapter.sites import Shape, Site, plain_key
+from tritonprobe.adapter.sites import Shape, Site, own_key, plain_key
 from tritonprobe.runtime import Runtime
 from tritonprobe.shapes.buckets import parse_spec, pow2
 
@@ -64,11 +64,11 @@ def test_it_counts_and_misses_as_the_statement_does(
     ours: dict[Any, dict[Any, memoryview[float]]] = {}
     theirs: dict[Any, dict[Any, list[float]]] = {}
     for a, b in known:
-        ours.setdefault(a, {})[b] = doubles(0.0)
-        theirs.setdefault(a, {})[b] = [0.0]
+        ours.setdefault(own_key(a), {})[own_key(b)] = doubles(0.0)
+        theirs.setdefault(own_key(a), {})[own_key(b)] = [0.0]
     for a, b in [*keys, *known]:
         try:
-            theirs[a][b][0] += 1.0
+            theirs[own_key(a)][own_key(b)][0] += 1.0
         except KeyError:
             with pytest.raises(KeyError):
                 add_one(ours, 0, a, b)
@@ -167,10 +167,7 @@ def test_a_counter_that_remembers_its_latest_launches_counts_as_one_that_does_no
             (cell,) = names.setdefault(name, [doubles(0.0)])
             cell[0] += 1
             shape.remember(key, cell)
-    # True leads where 1 does once that was there: dicts hold them for the same.
-    assert sum(cell[0] for (cell,) in names.values()) == len(launches)
-    if not any(isinstance(value, bool) for launch in launches for value in launch):
-        assert {name: cell[0] for name, (cell,) in names.items()} == plainly
+    assert {name: cell[0] for name, (cell,) in names.items()} == plainly
 
 
 def test_a_launch_is_remembered_for_its_own_cells_only(counter: Callable[[int, int], Count]) -> None:
@@ -317,6 +314,16 @@ def test_a_kernel_with_an_enumeration_among_its_arguments_has_no_slow_launches(
     assert total_of(instrumented, "launches_total") == 10
 
 
+def test_a_bool_has_no_slow_launches_either(instrumented: Runtime, misses: list[Any]) -> None:
+    kernel = tritonprobe.probe(bucket={"n": "exact"})(fresh(kernels.add_kernel))
+    for _ in range(5):
+        for n in (1, True):
+            kernel[(1,)](X, X, X, n, BLOCK=128)
+    assert list(map(repr, misses)) == ["1", "True"], "the first launch of each"
+    counted = {labels[1]: count for labels, count in samples_of(instrumented, "launches_total").items()}
+    assert counted == {"n=1": 5, "n=True": 5}
+
+
 def test_launches_are_counted_by_it(instrumented: Runtime, add: Callable[..., Any]) -> None:
     x = torch.zeros(128)
     for _ in range(5):
@@ -349,13 +356,21 @@ class Proxy:
     __class__ = int  # type: ignore[assignment]
 
 
+class One(int):
+    pass
+
+
 VALUES = (
     Proxy(),
     5,
     5.0,
     True,
+    False,
     1,
+    0,
     1.0,
+    "1",
+    One(1),
     Five(5),
     None,
     "a",
@@ -373,10 +388,13 @@ def refuse(*args: Any) -> Any:
     raise RewriteError("an unknown Triton")
 
 
-@given(values=st.lists(st.sampled_from(VALUES), max_size=30))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_all_ways_to_count_put_a_value_into_the_same_bucket(instrumented: Runtime, values: list[Any]) -> None:
+@given(values=st.lists(st.sampled_from(VALUES), max_size=30), rule=st.sampled_from(["exact", "pow2", (1, 8)]))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_all_ways_to_count_put_a_value_into_the_same_bucket(
+    instrumented: Runtime, values: list[Any], rule: Any
+) -> None:
     """Whatever came before it. The binder counts before it binds, so nothing is compiled for these."""
+    spec = parse_spec({"n": rule})
 
     def counted_by(way: str) -> dict[tuple[str, ...], float]:
         with pytest.MonkeyPatch.context() as patch:
@@ -384,7 +402,7 @@ def test_all_ways_to_count_put_a_value_into_the_same_bucket(instrumented: Runtim
                 patch.setattr(instrumented.adapter._binders, "_counter", None)
             if way == "pre_run_hook":
                 patch.setattr(binder, "counting_binder", refuse)
-            kernel = fresh(kernels.add_kernel)
+            kernel = tritonprobe.probe(bucket={"n": rule})(fresh(kernels.add_kernel))
             kernel[(1,)](X, X, X, 128, BLOCK=128)
         site = instrumented.adapter.registry.site(kernel)
         assert site is not None
@@ -400,4 +418,8 @@ def test_all_ways_to_count_put_a_value_into_the_same_bucket(instrumented: Runtim
 
     native_, inline, hook = (counted_by(way) for way in ("native", "inline", "pre_run_hook"))
     assert native_ == inline == hook
-    assert sum(native_.values()) == len(values)
+    plainly: dict[str, int] = {}
+    for value in values:
+        name = spec.name({"n": value})
+        plainly[name] = plainly.get(name, 0) + 1
+    assert {labels[1]: count for labels, count in native_.items()} == plainly

@@ -164,6 +164,35 @@ def test_constants_of_a_programs_own_enumerations_and_of_torch_are_replayed(
     assert cold(traffic) == []
 
 
+def test_equal_values_of_several_types_are_replayed_as_what_they_were(
+    instrumented: Runtime, forget: Callable[..., Path]
+) -> None:
+    """True equals 1, as an argument and as an option that the target has by itself."""
+    kernel = fresh(kernels.strict_kernel)
+
+    def traffic() -> None:
+        for one in (1, True, 1.0):
+            kernel[(1,)](X, one, BLOCK=64, WANTED=1)
+        kernel[(1,)](X, 2, BLOCK=64, WANTED=1, enable_fp_fusion=1)
+
+    traffic()
+    census = recorded(instrumented)
+    assert dict(census.dropped) == {}
+    forget(kernel)
+    result = tritonprobe.prewarm(census)
+    assert (result.replayed, result.skipped) == (4, [])
+    assert cold(traffic) == []
+
+
+def test_a_grid_is_that_of_its_own_call_though_another_one_equals_it(instrumented: Runtime) -> None:
+    kernel = fresh(kernels.typed_kernel)  # for which True and 1 are one variant
+    kernel.warmup(X, True, BLOCK=64, grid=(1,))
+    kernel[(3,)](X, 1, BLOCK=64)
+    (entry,) = recorded(instrumented).entries.values()
+    grids = {repr(call["arguments"]["n"]): call.get("grid") for call in map(json.loads, entry.calls)}
+    assert grids == {"True": None, "1": [3, 1, 1]}
+
+
 def test_what_has_no_word_is_counted(instrumented: Runtime) -> None:
     enum_kernel[(1,)](X, 64, Mode.PLAIN, object())
     census = recorded(instrumented)

@@ -20,10 +20,20 @@ from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.adapter.replay import Stale
 from tritonprobe.prewarming.run import Tuning
 from tritonprobe.runtime import Runtime
+from tritonprobe.shapes.census import Entry
+from tritonprobe.shapes.census_json import text_of_json
 
 __all__ = ["forget"]
 X = torch.empty(1024)
 BLOCKS = (64, 128, 256, 512)
+
+
+def test_a_grid_is_that_of_a_call_with_these_very_arguments() -> None:
+    calls = tuple(text_of_json({"arguments": {"n": n}, "grid": [grid, 1, 1]}) for n, grid in ((1, 2), (True, 3)))
+    entry = Entry("k", "h", "e", "m", "q", "s", "{}", (), calls=calls)
+    assert trials._grid_of(entry, {"n": True}) == (3, 1, 1)
+    assert trials._grid_of(entry, {"n": 1}) == (2, 1, 1)
+    assert trials._grid_of(entry, {"n": None}) is None
 
 
 @pytest.fixture

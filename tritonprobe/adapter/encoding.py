@@ -167,7 +167,8 @@ def encode_inputs(
         "options": {
             name: encode(value)
             for name, value in vars(options).items()
-            if name != "extern_libs" and (name not in base or value != base[name])
+            # As text: 1 equals True, and Triton's hash tells them apart.
+            if name != "extern_libs" and (name not in base or repr(value) != repr(base[name]))
         },
     }
 

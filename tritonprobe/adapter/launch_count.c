@@ -5,7 +5,8 @@
  *
  * Only plain keys are looked up (int, str, bool, None): comparing them runs no Python code, so nothing can change the
  * dicts meanwhile, and borrowed references hold. A value of a subclass of int or str, such as an enumeration's, is looked
- * up as the number or text that it is. Everything else is an exception.
+ * up as the number or text that it is, and True as the key (True,), which 1 is not (`sites.own_key`). Everything else is
+ * an exception.
  *
  * Kernels of engines have forty keys and more, and the launches of a step are mostly alike: so a counter compares the
  * keys with those of its latest launches first, which is much less than a dict's lookup for each.
@@ -22,10 +23,14 @@ is_plain(PyObject *key)
     return PyLong_CheckExact(key) || PyUnicode_CheckExact(key) || key == Py_None || PyBool_Check(key);
 }
 
-/* The number or text of a value of a subclass, without asking its methods: a new reference, or NULL with TypeError. */
+/* What a value is looked up by that is no key itself, without asking its methods: a new reference, or NULL with an
+ * exception. */
 static PyObject *
-plain_of(PyObject *key)
+key_of(PyObject *key)
 {
+    if (PyBool_Check(key)) {
+        return PyTuple_Pack(1, key);
+    }
     if (PyLong_Check(key)) {
         return PyNumber_Index(key);
     }
@@ -246,8 +251,8 @@ look_up(PyObject *cells, unsigned long long mask, PyObject *const *keys, Py_ssiz
             return NULL;
         }
         PyObject *key = keys[i], *made = NULL;
-        if (!is_plain(key)) {
-            key = made = plain_of(key);
+        if (!is_plain(key) || PyBool_Check(key)) {
+            key = made = key_of(key);
             if (made == NULL) {
                 return NULL;
             }

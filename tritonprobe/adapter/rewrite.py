@@ -25,6 +25,7 @@ MISS = "_tritonprobe_miss"
 TYPES = "_tritonprobe_types"
 PLAIN_TYPES = frozenset((int, str, bool, type(None)))
 """Of arguments that cells are found by. An equal number of another type is another class of argument to Triton."""
+_KEYS = PLAIN_TYPES - {bool}
 MANY, GROUP = 28, 20
 """CPython builds a list of the arguments first where there are more than 30, and keeps tuples of up to 20 for reuse."""
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
@@ -142,7 +143,7 @@ def counting_binder(
     """Triton's binder for one kernel, plain and with ``cells[dim][dim]...[0] += 1.0`` as its first statement.
 
     Dicts in dicts, since a tuple as a key costs twice their time; and 1.0, since a float cell plus 1 has to convert.
-    The types are asked for before, since 5.0 would find the cell of 5. With `count` the statement is
+    The types are asked for before: 5.0 would find the cell of 5, and True that of 1. With `count` the statement is
     ``count(cells, dim, dim, ...)``, or with many of them ``count(cells, (dim, dim, ...), ...)``, which must do the same
     or raise (`launch_count.c`).
 
@@ -188,7 +189,7 @@ def counting_binder(
             keys = tuple(f"({', '.join(keys[i : i + GROUP])},)" for i in range(0, len(keys), GROUP))
         add = f"{COUNT}({', '.join((CELLS, *keys))})"
     inner.body[:0] = ast.parse(f"try:\n    {add}\nexcept Exception:\n    {MISS}({key})").body
-    space = {**namespace, CELLS: cells, COUNT: count, MISS: miss, TYPES: PLAIN_TYPES}
+    space = {**namespace, CELLS: cells, COUNT: count, MISS: miss, TYPES: _KEYS}
     builtins.exec(compile(ast.fix_missing_locations(tree), BINDER_FILE, "exec", dont_inherit=True), space)
     new = space[inner.name]
     _check_interface(plain, new)

@@ -57,7 +57,7 @@ class Shape:
             below = place.get(edge)
             if below is None:
                 below = place[edge] = cell if i >= last else {}
-            place[value] = below
+            place[own_key(value)] = below
             place = below
 
     def edges(self, key: Any) -> Any:
@@ -74,7 +74,7 @@ class Shape:
         """The cell of these values, if it is remembered."""
         found: Any = self.hot
         for value in self._each(key):
-            found = found.get(value)
+            found = found.get(own_key(value))
             if found is None:
                 return None
         cell: Cell = found  # the last of the dicts holds cells
@@ -231,7 +231,7 @@ class Site:
 
 
 def plain_key(key: Any) -> Any:
-    """A key that may be remembered: a tensor in one would be compared by identity, and pin its memory.
+    """The values that may be remembered: a tensor in one would be compared by identity, and pin its memory.
 
     Of a value of a subclass of int or str, such as an enumeration's, the number or text. NotImplemented for any other.
     """
@@ -241,8 +241,13 @@ def plain_key(key: Any) -> Any:
     return NotImplemented if NotImplemented in found else found
 
 
+def own_key(value: Any) -> Any:
+    """The key of a plain value that no other value has: True equals 1, and is another value (`launch_count.c`)."""
+    return (value,) if type(value) is bool else value
+
+
 def _edge(rounds: bool, value: Any) -> Any:
-    return int(pow2(value)) if rounds and isinstance(value, int) else value
+    return int(pow2(value)) if rounds and isinstance(value, int) else own_key(value)
 
 
 def _plain(value: Any) -> Any:

@@ -127,7 +127,8 @@ def _grid_of(entry: Entry, wanted: Mapping[str, Any]) -> tuple[int, ...] | None:
     """The grid of a launch of the entry with these arguments; a configuration's own come on top of them."""
     for call in map(json.loads, entry.calls):
         arguments = call.get("arguments", {})
-        if "grid" in call and all(arguments.get(name) == value for name, value in wanted.items()):
+        # As text: a call with True among its arguments equals one with 1.
+        if "grid" in call and all(text_of_json(arguments.get(n)) == text_of_json(v) for n, v in wanted.items()):
             return tuple(call["grid"])
     return None
 

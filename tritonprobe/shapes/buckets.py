@@ -142,12 +142,20 @@ def op_bucket(value: object) -> str:
         raise BucketSpecError(f"an op's bucket must return text or a mapping, not {type(value).__name__}")
     parts = []
     for dim, item in value.items():
-        if not isinstance(dim, (str, int)):
+        name = number_or_text(dim)
+        if name is None:
             raise BucketSpecError(f"an op's bucket must name its dimensions in text, not by a {type(dim).__name__}")
-        if item is not None and not isinstance(item, (int, float, str)):
-            raise BucketSpecError(f"an op's bucket[{dim!r}] must be a number or text, not {type(item).__name__}")
-        parts.append(f"{dim}{'<=' if isinstance(item, UpTo) else '='}{_text(item)}")
+        plain = _item(item)
+        if plain is None and item is not None:
+            raise BucketSpecError(f"an op's bucket[{name!r}] must be a number or text, not {type(item).__name__}")
+        parts.append(f"{name}{'<=' if type(item) is UpTo else '='}{_text(plain)}")
     return _join(parts)
+
+
+def _item(value: object) -> int | float | str | None:
+    if issubclass(type(value), float):
+        return float.__float__(value) or 0.0  # type: ignore[arg-type]  # -0.0 equals 0.0: one number, one name
+    return number_or_text(value)
 
 
 def number_or_text(value: object) -> int | str | None:
