@@ -50,6 +50,24 @@ def test_it_tells_of_exceptions_and_of_ends_while_watched(way: Any) -> None:
     assert log == ["ended", "raised", "ended"]
 
 
+def test_what_we_raise_is_shown_at_the_functions_first_line_and_its_own_errors_where_they_are() -> None:
+    def refuse(_: Any) -> None:
+        raise LookupError
+
+    def watched(watch: list[None], prelude: str) -> Any:
+        function: Any = Thing.plain
+        names = {"refuse": refuse}
+        return guard(function, raised=lambda _: None, ended=refuse, watch=watch, prelude=prelude, names=names)
+
+    for ours in (watched([None], "pass"), watched([], "refuse(self)")):
+        with pytest.raises(LookupError) as caught:
+            ours(Thing(), 6)
+        assert str(caught.traceback[1].statement).strip() == "def plain(self, a: int, *, b: int = 2) -> int:"
+    with pytest.raises(ZeroDivisionError) as its_own:
+        watched([], "pass")(Thing(), 6, b=0)
+    assert str(its_own.traceback[-1].statement).strip() == "return a // b"
+
+
 def test_a_wrapper_asks_first_and_may_answer_itself() -> None:
     asked: list[Any] = []
 

@@ -48,7 +48,8 @@ def guard(
 
     ``raised(self)`` is called while an exception passes through, ``ended(self)`` on the way out whenever the list
     `watch` is not empty. `prelude` is a statement put first, `names` what it refers to. Signature, defaults, names,
-    line numbers and the original body stay as they were: a traceback shows Triton's own lines.
+    line numbers and the original body stay as they were: a traceback shows Triton's own lines, and for what we raise
+    the function's first one.
     """
     if not isinstance(function, types.FunctionType) or function.__closure__:
         raise RewriteError(f"{function!r} is not a plain function")
@@ -89,8 +90,12 @@ def _guarded_code(
         """)
     ).body[0]
     assert isinstance(shell, ast.Try)
+    ours = [*ast.parse(prelude).body, shell]
+    for statement in ours:
+        for node in ast.walk(statement):
+            _place_at(node, inner)
     shell.body = inner.body
-    inner.body = [*ast.parse(prelude).body, shell]
+    inner.body = ours
     # A function around it makes the names above its closure, so that the module's globals stay untouched.
     maker = ast.parse(f"def _make({', '.join(extra)}): pass").body[0]
     assert isinstance(maker, ast.FunctionDef)
@@ -98,6 +103,13 @@ def _guarded_code(
     module = ast.fix_missing_locations(ast.Module([maker], []))
     flags = code.co_flags & _FUTURE  # annotations stay text where Triton's module says so
     return compile(module, filename, "exec", flags=flags, dont_inherit=True)
+
+
+def _place_at(node: ast.AST, function: ast.FunctionDef) -> None:
+    """Gives a node of ours the place of the function's ``def``: no line of Triton's says what it does."""
+    if isinstance(node, (ast.stmt, ast.expr, ast.excepthandler)):
+        node.lineno = node.end_lineno = function.lineno
+        node.col_offset, node.end_col_offset = function.col_offset, function.col_offset + len("def")
 
 
 def wrapped(
