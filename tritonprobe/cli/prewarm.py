@@ -177,10 +177,7 @@ def _print(result: Prewarmed) -> None:
         say(f"skipped {kernel}{f' ({count} times)' if count > 1 else ''}: {why}")
     more = f"; {result.configurations:,} for autotuners that are yet to choose" if result.configurations else ""
     coverage = "" if result.coverage is None else f"; {result.coverage:.1%} of the recorded launches are covered"
-    say(
-        f"{result.replayed:,} variants in {result.seconds:.1f} s, {result.there_before:,} were there, "
-        f"{len(result.skipped):,} skipped, {result.left_out:,} left out{more}{coverage}"
-    )
+    say(f"{result.summary()}; {len(result.skipped):,} skipped, {result.left_out:,} left out{more}{coverage}")
     if result.stopped is not None:
         say(f"stopped by {'Ctrl-C' if result.stopped == 'interrupt' else 'the deadline'}; what is done is kept")
 

@@ -57,10 +57,8 @@ def replay(path: str, timeout: float, prewarm: Callable[[Census], Prewarmed], fa
     low = done.stopped is None and (done.coverage is None or done.coverage < ENOUGH)
     log.log(
         logging.WARNING if done.skipped or low else logging.INFO,  # a warning is heard where nobody set up logging
-        "tritonprobe: prewarmed %d variants in %.1f s, %d were there, %d skipped, coverage %s%s",
-        done.replayed,
-        done.seconds,
-        done.there_before,
+        "tritonprobe: prewarmed %s; %d skipped, coverage %s%s",
+        done.summary(),
         len(done.skipped),
         reached,
         _reasons(done.skipped),

@@ -25,6 +25,7 @@ class Task:
     entry: Entry
     saves_ns: int
     costs_ns: int
+    on_disk: bool = False
 
     @property
     def rate(self) -> float:
@@ -122,4 +123,4 @@ def _usual_ns(entries: Iterable[Entry]) -> int:
 def _task(entry: Entry, usual: int, most: int, there: bool) -> Task:
     compiles = [(count, ns) for tier, count, ns in entry.cold if tier == "compile" and count]
     compiling = sum(ns for _, ns in compiles) // sum(count for count, _ in compiles) if compiles else usual
-    return Task(entry, compiling * _met(entry) // most, min(READ_NS, compiling) if there else compiling)
+    return Task(entry, compiling * _met(entry) // most, min(READ_NS, compiling) if there else compiling, there)

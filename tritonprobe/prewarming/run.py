@@ -54,7 +54,11 @@ class Prewarmed:
 
     planned: int = 0
     replayed: int = 0
+    """Compiled, read or loaded now."""
+    on_disk: int = 0
+    """Of these, those whose binary Triton's cache folder had before."""
     there_before: int = 0
+    """In memory, and loaded."""
     winners: int = 0
     """Winners that autotuners have now, taken over or chosen."""
     configurations: int = 0
@@ -66,6 +70,12 @@ class Prewarmed:
     coverage: float | None = None
     stopped: str | None = None
     """``deadline`` or ``interrupt``, if something of the plan was not begun for that."""
+
+    def summary(self) -> str:
+        """``21 variants in 0.4 s: 2 compiled, 19 were there``: in memory, or in Triton's cache."""
+        compiled = self.replayed - self.on_disk
+        there = self.on_disk + self.there_before
+        return f"{compiled + there:,} variants in {self.seconds:.1f} s: {compiled:,} compiled, {there:,} were there"
 
 
 def run(
@@ -105,6 +115,7 @@ def run(
     result = Prewarmed(planned=len(plan.tasks), left_out=len(plan.left_out), unneeded=len(plan.unneeded))
     run_ = _Run(replay, result, _deadline(begin, budget, timeout), progress)
     run_.expanded = untuned(census) if expand else frozenset()
+    run_.on_disk = frozenset(task.entry.identity for task in plan.tasks if task.on_disk)
     try:
         run_.tasks(_ready_to_go(plan, replay, result), len(plan.tasks), workers)
         run_.take_over(census, workers, tune)
@@ -155,6 +166,7 @@ class _Run:
         self.there: set[tuple[str, ...]] = set()
         self.configurations: set[str] = set()  # hashes; one operation of a set is safe on any thread
         self.expanded: frozenset[str] = frozenset()  # kernels whose entries are compiled in every configuration
+        self.on_disk: frozenset[tuple[str, ...]] = frozenset()  # entries that were there before anything was compiled
 
     def tasks(self, tasks: Iterator[list[Entry]], total: int, workers: int) -> None:
         """Replays each list of entries, which are one binary, as one task."""
@@ -227,6 +239,9 @@ class _Run:
         else:
             self._result.replayed += sum(fresh)
             self._result.there_before += len(fresh) - sum(fresh)
+            self._result.on_disk += sum(
+                was and entry.identity in self.on_disk for entry, was in zip(entries, fresh, strict=True)
+            )
             self.there.update(entry.identity for entry in entries)
         if self._progress is not None:
             self._progress(self._done, total, entries[0].kernel)
@@ -259,13 +274,14 @@ def _skipped(what: str, error: Exception) -> Skipped:
 
 
 def _on_disk() -> Callable[[Entry], bool]:
-    """Whether Triton's cache folder has an entry's binary, as far as its folder tells."""
+    """Whether Triton's cache folder has an entry's binary: the group file, which Triton writes last."""
     from tritonprobe.adapter.diskkey import cache_folder, entry_folder
+    from tritonprobe.prewarming.folders import GROUP
 
     folder = cache_folder()
 
     def there(entry: Entry) -> bool:
         name = entry_folder(entry.hash)
-        return folder is not None and name is not None and Path(folder, name).is_dir()
+        return folder is not None and name is not None and any(Path(folder, name).glob(f"{GROUP}*"))
 
     return there
