@@ -51,8 +51,10 @@ def test_from_a_record_to_a_hot_start(recorded: Path, tmp_path: Path) -> None:
     words = ("prewarm", recorded, "--target", "cuda:90", "--allow", "tests", "--budget", "2m")
     done = tritonprobe(*words, cache=build, TRITONPROBE_DEVICE="")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 variants in ")
-    assert done.stdout.endswith("100.0% of the recorded launches are covered\n")
+    assert re.match(
+        r"2 variants in [\d.]+ s: 2 compiled, 0 were there; 0 skipped, 0 left out; 100\.0% of ", done.stdout
+    )
+    assert done.stdout.endswith(" of the recorded launches are covered\n")
 
     assert tritonprobe("bundle", "pack", "-o", bundle, "--census", recorded, cache=build).returncode == 0
     assert "2 kernels, 0 autotune results, a census" in tritonprobe("bundle", "show", bundle).stdout
@@ -63,6 +65,23 @@ def test_from_a_record_to_a_hot_start(recorded: Path, tmp_path: Path) -> None:
     done = tritonprobe("run", "--port", "0", "--record", hot, *LAUNCHES, "64", "63", cache=there)
     assert "(2 disk)" in done.stderr, done.stderr
     assert tritonprobe("census", "diff", tmp_path / "c.json", hot).returncode == 0
+
+
+def test_a_second_prewarm_says_that_all_was_there(recorded: Path, tmp_path: Path) -> None:
+    words = ("prewarm", recorded, "--target", "cuda:90", "--allow", "tests")
+    build, said = tmp_path / "build", []
+    for binaries_before in (0, 2):
+        assert len(list(build.glob("*/*.cubin"))) == binaries_before
+        said.append(tritonprobe(*words, cache=build, TRITONPROBE_DEVICE="").stdout)
+    assert ": 2 compiled, 0 were there; " in said[0]
+    assert ": 0 compiled, 2 were there; " in said[1]
+
+    one, *_ = build.glob("*/*.cubin")
+    for file in one.parent.iterdir():
+        file.unlink()  # an empty folder is no entry
+    result = json.loads(tritonprobe(*words, "--json", cache=build, TRITONPROBE_DEVICE="").stdout)
+    assert (result["replayed"], result["on_disk"], result["there_before"]) == (2, 1, 0)
+    assert len(list(build.glob("*/*.cubin"))) == 2
 
 
 def prewarmed(census: Path, cache: Path, *command: str, **settings: str) -> list[str]:
@@ -86,7 +105,8 @@ def test_after_a_prewarm_a_run_says_when_its_cold_calls_came(recorded: Path, tmp
 def test_a_stale_census_is_heard_of_in_a_program_without_logging(recorded: Path, tmp_path: Path) -> None:
     recorded.write_text(re.sub(r'"source": *"[0-9a-f]+"', '"source": "00"', recorded.read_text()))
     warning, *_, last = prewarmed(recorded, tmp_path / "a", sys.executable, "-m", "tests.prewarming.serves", "64")
-    assert ", 2 skipped, coverage 0.0%; tests.adapter.kernels.add_kernel: the kernel's source changed" in warning
+    assert ": 0 compiled, 0 were there; 2 skipped, coverage 0.0%; " in warning
+    assert "tests.adapter.kernels.add_kernel: the kernel's source changed" in warning
     assert "; 1 of them after ready (1 compile)" in last
 
 
@@ -99,6 +119,23 @@ def test_a_census_that_nobody_replayed_is_told_of_at_the_end(recorded: Path, tmp
     *_, last = prewarmed(recorded, tmp_path / "b", sys.executable, "-c", too_early, TRITONPROBE_DEVICE="")
     because = "where tritonprobe.ready() was called, no device was in use yet"
     assert last == f"tritonprobe: {recorded} was never replayed: {because}"
+
+
+def test_a_bundle_is_installed_for_the_settings_device(recorded: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tpb"
+    assert tritonprobe("bundle", "pack", "-o", bundle, cache=tmp_path / "first").returncode == 0
+
+    def install(name: str, *words: str, device: str) -> subprocess.CompletedProcess[str]:
+        return tritonprobe("bundle", "install", bundle, *words, cache=tmp_path / name, TRITONPROBE_DEVICE=device)
+
+    done = install("a", device="compile-only:cuda:90")
+    assert (done.returncode, done.stdout) == (0, "2 folders installed, 0 completed, 0 were there\n"), done.stderr
+    done = install("b", device="compile-only:cuda:100")
+    assert (done.returncode, "made for cuda:90, this is cuda:100" in done.stderr) == (2, True)
+    assert install("c", "--target", "cuda:90", device="compile-only:cuda:100").returncode == 0
+    done = install("d", device="cuda:90")
+    assert (done.returncode, "TRITONPROBE_DEVICE='cuda:90': expected compile-only:cuda:90" in done.stderr) == (2, True)
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_bundle_for_another_device_is_exit_code_2(recorded: Path, tmp_path: Path) -> None:

@@ -77,7 +77,11 @@ def show(place: str, as_json: bool) -> None:
 
 @bundle.command()
 @click.argument("place", metavar="FILE|URL")
-@click.option("--target", help="This machine's device, where none can be seen (an image build), e.g. cuda:90.")
+@click.option(
+    "--target",
+    help="This machine's device, where none can be seen (an image build), e.g. cuda:90.  "
+    "[default: TRITONPROBE_DEVICE's, or the GPU]",
+)
 @click.option(
     "--require-signature",
     "key",
@@ -108,7 +112,7 @@ def install(
     from tritonprobe.prewarming.install import install as put
 
     with _refusing(place):
-        found = put(place, _folder(cache), target=target, key=key, census=census, most=max_size << 20)
+        found = put(place, _folder(cache), target=target or _device(), key=key, census=census, most=max_size << 20)
     if as_json:
         say(
             json.dumps(
@@ -143,6 +147,15 @@ def _refusing(place: str = "") -> Iterator[None]:
         raise BadInput(text if not place or text.startswith(place) else f"{place}: {text}") from None
     except OSError as error:  # a folder in the cache that cannot be read
         raise BadInput(f"{error.filename}: {error.strerror}") from None
+
+
+def _device() -> str | None:
+    """The settings' device, which every process here launches on; None: the GPU. Raises SettingError."""
+    from tritonprobe.adapter.device import parse_device
+    from tritonprobe.runtime import current
+
+    device = current().settings.device
+    return None if device is None else f"cuda:{parse_device(device)}"
 
 
 def _folder(named: Path | None) -> Path:
