@@ -27,6 +27,16 @@ def test_a_file_is_made_and_replaced(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_file_may_be_made_for_its_owner_alone(tmp_path: Path):
+    for name, mode, made in (("anybody's", 0o666, 0o644), ("mine", 0o600, 0o600)):
+        before = os.umask(0o022)
+        try:
+            write_whole(tmp_path / name, ["a"], mode)
+        finally:
+            os.umask(before)
+        assert (tmp_path / name).stat().st_mode & 0o777 == made
+
+
 def test_what_breaks_off_leaves_what_was_there(tmp_path: Path):
     path = tmp_path / "file"
     path.write_text("before")

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def write_whole(path: Path, text: Iterable[str]) -> None:
+def write_whole(path: Path, text: Iterable[str], mode: int = 0o666) -> None:
     """Writes `text` to `path`. Raises OSError; a file that was there is then what it was.
 
-    What is there and is no regular file (a device, a pipe) is written to, and a symbolic link is followed.
+    What is there and is no regular file (a device, a pipe) is written to, and a symbolic link is followed. `mode` is
+    the new file's, less the umask.
     """
     if is_special(path):
         with path.open("w", encoding="utf-8") as file:
@@ -21,7 +22,8 @@ def write_whole(path: Path, text: Iterable[str]) -> None:
     scratch = target.with_name(f".tritonprobe-{os.getpid()}.part")  # short, however long the file's own name
     try:
         scratch.unlink(missing_ok=True)
-        with scratch.open("x", encoding="utf-8") as file:  # x follows no link that someone else may have planted
+        # x follows no link that someone else may have planted
+        with open(scratch, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.writelines(text)
             file.flush()
             os.fsync(file.fileno())

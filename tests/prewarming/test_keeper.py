@@ -44,6 +44,7 @@ def test_the_dead_are_folded_and_the_living_stay(tmp_path: Path) -> None:
     assert fold(tmp_path, above=3) == 5
     left = sorted(path.name for path in tmp_path.glob("census-*"))
     assert left == sorted([f"census-{os.getpid()}-1.json", "census-folded.json"])
+    assert (tmp_path / "census-folded.json").stat().st_mode & 0o777 == 0o600
     assert collect(tmp_path) == whole
     census_of("add").save(tmp_path / f"census-{dead()}-9.json")
     assert fold(tmp_path, above=0) == 1
@@ -90,6 +91,7 @@ def test_a_cold_call_is_written_soon_and_a_request_is_not(tmp_path: Path, monkey
         time.sleep(0.01)
     (file,) = tmp_path.glob("census-*.json")
     assert Census.load(file) == census_of("add")
+    assert file.stat().st_mode & 0o777 == 0o600  # as the ledgers beside it
     before = file.stat().st_mtime_ns
     kept.write()
     assert file.stat().st_mtime_ns == before  # there already

@@ -31,6 +31,8 @@ log = logging.getLogger("tritonprobe")
 PATTERN = "census-*.json"
 _IS_CENSUS = re.compile(r"census-[0-9]+-[0-9]+\.json").fullmatch
 FOLDED, LOCK = "census-folded.json", "census.lock"
+MODE = 0o600
+"""As the ledgers beside them: for their owner alone. A census that somebody asks for is a file like any other."""
 MANY = 64
 """Files above which those of dead processes are folded into one."""
 SOON, LATEST = 1.0, 30.0
@@ -74,7 +76,7 @@ class CensusKeeper:
                 for piece in pieces(census):
                     digest.update(piece.encode(errors="replace"))
                 if digest.digest() != self._written:
-                    write_whole(self._file, pieces(census))
+                    write_whole(self._file, pieces(census), MODE)
                     self._written = digest.digest()
         except FileNotFoundError:
             log.debug("tritonprobe: %s is gone, and the census with it", self._directory)
@@ -126,7 +128,7 @@ def fold(directory: Path, above: int = MANY) -> int:
         leftovers = [directory / name for name in gone if (directory / name).exists()]
         merged = _merged(iter(paths))
         names = [path.name for path in (*dead, *leftovers)]
-        write_whole(directory / FOLDED, pieces(merged, folded=names))
+        write_whole(directory / FOLDED, pieces(merged, folded=names), MODE)
         for path in (*dead, *leftovers):
             path.unlink(missing_ok=True)
         return len(dead)
