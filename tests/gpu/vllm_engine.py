@@ -201,16 +201,7 @@ class Server:
         """What its processes have counted so far."""
         if self._reader is None:
             self._reader = DirectoryReader(self.ledger)
-        found: Reading = {}
-        for family in self._reader.collect():
-            for sample in family.samples:
-                key = (family.metric.name, *sample.labels)
-                if isinstance(sample, Sample):
-                    found[key] = sample.value
-                elif isinstance(sample, HistogramSample):
-                    found[(*key, "sum")] = sample.sum
-                    found[(*key, "count")] = sum(sample.counts)
-        return found
+        return read_all(self._reader)
 
     def switch(self, state: signs.State) -> list[Followed]:
         """As `tritonprobe off` and `on`."""
@@ -247,6 +238,19 @@ def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
     for line in response:
         if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
             yield json.loads(line[6:])
+
+
+def read_all(reader: DirectoryReader) -> Reading:
+    found: Reading = {}
+    for family in reader.collect():
+        for sample in family.samples:
+            key = (family.metric.name, *sample.labels)
+            if isinstance(sample, Sample):
+                found[key] = sample.value
+            elif isinstance(sample, HistogramSample):
+                found[(*key, "sum")] = sample.sum
+                found[(*key, "count")] = sum(sample.counts)
+    return found
 
 
 def total(reading: Reading, name: str, *labels: str | None) -> float:

@@ -153,6 +153,7 @@ def trace(server: Server, path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         return {"failed": done.stderr[-2000:], "good": False}
+    found["trace"]["source"] = path.name  # a document names no folder
     return {name: value for name, value in found.items() if not isinstance(value, list)}  # without a row a request
 
 
