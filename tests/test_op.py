@@ -1,10 +1,12 @@
 """Ops: which path answered, why, and what a caller gets. On the compile-only device the path is Triton's.
 
-Each test runs with calls in C and in Python. The first call of an op is always Python's, so that most tests call twice.
+Each test runs with calls in C and in Python. An op's first call begins in Python either way, so that most tests call
+twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -15,7 +17,7 @@ import triton
 from triton.runtime.errors import OutOfResources
 
 from tests.adapter import kernels
-from tests.adapter.conftest import cache, fresh, runtime, samples_of, total_of  # noqa: F401  # fixtures
+from tests.adapter.conftest import cache, fresh, interrupted, runtime, samples_of, total_of  # noqa: F401  # fixtures
 from tritonprobe import native, op, pow2
 from tritonprobe.adapter import op_call
 from tritonprobe.runtime import Runtime
@@ -267,6 +269,42 @@ def test_an_error_of_the_functions_own_reaches_the_caller(runtime: Runtime, erro
     assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "triton"): 2}
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_wherever_a_call_is_interrupted_the_op_has_ended(runtime: Runtime, raises: bool) -> None:  # noqa: F811
+    """The first call of an op, as well as the next."""
+    runtime.watch()
+    watch, ends = runtime.adapter._watch, runtime.adapter.launches.ends
+    calls: list[Any] = []
+
+    def make_op() -> Any:
+        @op(fallback=lambda n: n, supports=lambda n: True, bucket=lambda n: {"n": n}, name=NAME)
+        def same(n: int) -> int:
+            if raises:
+                raise ValueError(n)
+            return n
+
+        return same
+
+    def call() -> None:
+        with contextlib.suppress(ValueError):
+            calls[0](1)
+
+    ours = ("call", "_count_in", "__init__", "tell", "where", "_name_of", "same", "took_triton", "failed")
+    for begins in (True, False):
+        event = 1
+        while True:
+            calls[:] = [make_op()]
+            if not begins:
+                call()
+            if not interrupted(call, event, *ours):
+                break
+            assert (watch.any, ends.ops()) == ([], 0)
+            call()
+            assert (watch.any, ends.ops()) == ([], 0)
+            event += 1
+        assert event > (3 if begins else 1)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 def test_what_ends_the_program_goes_through_an_op_uncounted(runtime: Runtime, error: BaseException) -> None:  # noqa: F811
     @op(fallback=lambda stop: None, name=NAME)
@@ -404,8 +442,8 @@ def test_another_runtime_of_the_process_holds_nothing_of_an_op(runtime: Runtime)
     @op(fallback=lambda x: "fallback", name=NAME)
     def launched(x: torch.Tensor) -> object:
         if (child := os.fork()) == 0:
-            left = (runtime.adapter._watch.any, another.adapter._watch.any)
-            os._exit(0 if left == ([None], []) else 1)
+            left = (len(runtime.adapter._watch.any), len(another.adapter._watch.any))
+            os._exit(0 if left == (1, 0) else 1)
         assert os.waitpid(child, 0)[1] == 0
         kernel[(1,)](x, x, x, x.numel(), BLOCK=64)
         return x

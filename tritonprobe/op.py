@@ -7,8 +7,8 @@ The fallback answers when `supports` refuses, and when the first kernel fails wi
 anything was launched; later than that, in-place work may be half done, and the kernel's own exception goes to the
 caller.
 
-A call is made in C where that can be built (`adapter/op_call.c`), once one was made here; `_Op.call` is the whole of it
-in Python, for the first call, and for all where there is no compiler.
+A call is made in C where that can be built (`adapter/op_call.c`); `_Op.call` begins to count, and is the whole of a
+call where there is no compiler.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, cast
 
+from tritonprobe.adapter.ends import Begun
 from tritonprobe.ledger.schema import FALLBACKS, OP_CALLS
 from tritonprobe.ledger.store import Cell
 from tritonprobe.model import FALLBACK_REASONS, FallbackReason
@@ -130,11 +131,14 @@ class _Op:
         counts = self._counts
         if counts is None or counts.runtime is not runtime:
             counts = self._count_in(runtime)
+        if self._native is not None:
+            return self._native(*args, **kwargs)
         where = counts.where(args, kwargs)
         reason = None if self._supports is None else self._refusal(counts, self._supports, args, kwargs)
         if reason is None:
-            before = counts.observe()
+            before, begun = counts.came_back(), Begun()
             try:
+                counts.under_way.append(begun)
                 result = self._function(*args, **kwargs)
             except Exception as error:
                 reason = counts.failed(where, error, before)
@@ -144,7 +148,11 @@ class _Op:
                 counts.took_triton(where)
                 return self._fallback(*args, **kwargs) if counts.is_compile_only() else result
             finally:
-                if counts.observed():
+                try:  # noqa: SIM105  # an interrupt may come before Python enters `suppress`, and not before this
+                    counts.under_way.remove(begun)
+                except ValueError:  # one came before it had begun
+                    pass
+                if counts.had_error():
                     counts.forget_error()
         return counts.fall_back(where, reason, args, kwargs)
 
@@ -181,6 +189,7 @@ class _Op:
             if self._native is None and native is not None:
                 self._native = native
                 self.hand_over(native)
+            self._counts = None  # whatever interrupts this, the two count in one runtime
             if self._native is not None:
                 counts.tell(self._native)
             self._counts = counts
@@ -216,7 +225,7 @@ class _Counts:
         self.runtime = runtime
         launches = runtime.adapter.launches
         self.ends = launches.ends
-        self.observe, self.observed = self.ends.observe, self.ends.observed
+        self.under_way, self.came_back, self.had_error = self.ends.watch.any, self.ends.came_back, self.ends.had_error
         self.failed_first, self.forget_error = launches.failed_first, launches.forget_error
         self.is_compile_only, self._fallback_reason = is_compile_only, fallback_reason
         self._name = name

@@ -14,13 +14,12 @@ import triton
 import tritonprobe
 from tests.adapter import kernels
 from tritonprobe import runtime as runtime_module
-from tritonprobe.adapter import ends
 from tritonprobe.ledger import Metric, Sample
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 from tritonprobe.testing import compile_only
 
-ADAPTER = Path(ends.__file__).parent
+PACKAGE = Path(tritonprobe.__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +102,7 @@ def interrupted(function: Callable[[], object], event: int, *ours: str) -> bool:
     def count(frame: FrameType, what: str, _: object) -> None:
         nonlocal left
         if what in ("call", "c_return") and frame.f_code.co_name in ours:
-            left -= Path(frame.f_code.co_filename).parent == ADAPTER
+            left -= PACKAGE in Path(frame.f_code.co_filename).parents
             if left == 0:
                 left = -1
                 raise KeyboardInterrupt

@@ -212,8 +212,7 @@ class Adapter:
         """In a forked child: locks that other threads held are free, and what those threads had begun is over."""
         self._lock = threading.RLock()
         # The forking thread's own cold call and ops go on, the others' are gone with their threads.
-        ops = min(self._watch.ops, self.launches.ends.ops())
-        self._watch.restart(ops)
+        self._watch.restart(self.launches.ends.ops_in_c())
         self.registry.forked(CELLS)
 
 

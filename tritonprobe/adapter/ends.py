@@ -17,50 +17,75 @@ from tritonprobe import native
 SOURCE = Path(__file__).with_name("launch_end.c")
 
 
-class Watch:
-    """What is under way, on any thread, that wants to know of the ends of launches. An item for each.
+class Begun:
+    """Something that a thread began and has not ended yet. Equal to nothing but itself."""
 
-    ``any`` has ops, cold calls and trials; ``slow`` the last two, for which Python has to look at each end: whose each
-    is, and what it is.
+    __slots__ = ("thread", "what")
+
+    def __init__(self, what: object = None) -> None:
+        """Of an op that is called in Python `what` is None."""
+        self.thread = threading.get_ident()
+        self.what = what
+
+
+class Watch:
+    """What is under way, on any thread, that wants to know of the ends of launches.
+
+    ``any`` has ops, cold calls and trials: a `Begun` for each, None for an op that is called in C. ``slow`` has the
+    last two, for which Python has to look at each end: whose each is, and what it is.
+
+    A signal's handler may raise wherever Python calls or is called. Whoever began something ends it in any case, and a
+    beginning that was interrupted half-way is ended as a whole.
     """
 
     __slots__ = ("any", "slow")
 
     def __init__(self) -> None:
-        self.any: list[None] = []
-        self.slow: list[tuple[int, object]] = []
+        self.any: list[Begun | None] = []
+        self.slow: list[Begun] = []
 
     def begin_slow(self, what: object) -> None:
         """`what` is equal to nothing but itself."""
-        entry = (threading.get_ident(), what)
-        self.any.append(None)  # first, and last at the end: `ops` is never too low
-        self.slow.append(entry)
+        begun = Begun(what)
+        self.any.append(begun)  # first, and last at the end: `ops` is never too low
+        self.slow.append(begun)
 
     def end_slow(self, what: object) -> None:
         """In the thread that began it. Twice is once, and none if an interrupt came before it had begun.
 
         What this thread began later is over as well, though an interrupt may have kept it from saying so.
         """
-        mine = [each for each in self.slow if each[0] == threading.get_ident()]
-        while any(each[1] is what for each in mine):
-            self.slow.remove(mine.pop())
-            self.any.pop()
+        mine = self._of(threading.get_ident())
+        while any(each.what is what for each in mine):
+            over = mine.pop()
+            if over in self.slow:
+                self.slow.remove(over)
+            self.any.remove(over)
 
     @property
     def ops(self) -> int:
         """Ops under way on any thread. What a thread counts in C is that of all runtimes of the process."""
         return len(self.any) - len(self.slow)
 
-    def restart(self, ops: int) -> None:
+    def ops_of(self, thread: int) -> int:
+        """Ops of that thread which are called in Python."""
+        return sum(each.what is None for each in self._of(thread))
+
+    def restart(self, ops_in_c: int) -> None:
         """In a forked child, which has only the forking thread's."""
-        self.slow[:] = [each for each in self.slow if each[0] == threading.get_ident()]
-        self.any[:] = [None] * (len(self.slow) + ops)
+        in_c = min(self.any.count(None), ops_in_c)
+        mine = self._of(threading.get_ident())
+        self.slow[:] = [each for each in mine if each.what is not None]
+        self.any[:] = [*mine, *[None] * in_c]
+
+    def _of(self, thread: int) -> list[Begun]:
+        # Of a copy: other threads begin and end meanwhile.
+        return [each for each in self.any[:] if each is not None and each.thread == thread]
 
 
 class _Thread(threading.local):
     ended = 0
     raised = 0
-    ops = 0
     has_error = False
 
 
@@ -68,22 +93,20 @@ class Ends:
     """Each thread's ends, and its ops.
 
     ``ended(kernel)`` counts one end, or calls ``look(kernel, frame)`` while something slow is under way; the frame is
-    the caller's. ``add()`` counts one.
-    ``observe()`` begins an op on this thread and returns how many launches of it came back before; ``observed()`` ends
-    the innermost one and says whether a launch raised meanwhile. ``came_back()`` returns how many there are now,
-    ``ops()`` how many ops are under way. ``add_raised(counted)``: a launch raises, whose end counts or does not.
-    ``for_ops`` is what an op that is called in C does instead of `observe` and `observed`; None in Python.
+    the caller's. ``add()`` counts one. ``came_back()`` returns how many launches of this thread came back.
+    ``add_raised(counted)``: a launch raises, whose end counts or does not; ``had_error()`` says once whether one did.
+    ``for_ops`` is what an op that is called in C uses, ``ops_in_c()`` how many of those are under way on this thread.
+    In Python the one is None, the other 0.
     """
 
-    __slots__ = ("add", "add_raised", "came_back", "ended", "for_ops", "observe", "observed", "ops", "watch")
+    __slots__ = ("add", "add_raised", "came_back", "ended", "for_ops", "had_error", "ops_in_c", "watch")
 
     ended: Callable[[Any], None]
-    observe: Callable[[], int]
-    observed: Callable[[], bool]
     add: Callable[[], None]
     add_raised: Callable[[bool], None]
     came_back: Callable[[], int]
-    ops: Callable[[], int]
+    had_error: Callable[[], bool]
+    ops_in_c: Callable[[], int]
     for_ops: Any | None
 
     def __init__(self, watch: Watch, look: Callable[[Any, FrameType], None], in_c: bool = True) -> None:
@@ -92,10 +115,14 @@ class Ends:
         if module is None:
             self._in_python(watch, look)
             return
-        self.ended, self.observe, self.observed = module.make(watch.any, watch.slow, look)
-        self.add, self.add_raised = module.add, module.add_raised
-        self.came_back, self.ops = module.came_back, module.ops
+        self.ended = module.make(watch.slow, look)
+        self.add, self.add_raised, self.had_error = module.add, module.add_raised, module.had_error
+        self.came_back, self.ops_in_c = module.came_back, module.ops
         self.for_ops = module.for_ops
+
+    def ops(self) -> int:
+        """Ops under way on this thread."""
+        return self.ops_in_c() + self.watch.ops_of(threading.get_ident())
 
     def _in_python(self, watch: Watch, look: Callable[[Any, FrameType], None]) -> None:
         thread = _Thread()
@@ -106,17 +133,6 @@ class Ends:
             else:
                 thread.ended += 1
 
-        def observe() -> int:
-            watch.any.append(None)
-            thread.ops += 1
-            return thread.ended - thread.raised
-
-        def observed() -> bool:
-            thread.ops -= 1
-            had_error, thread.has_error = thread.has_error, False
-            watch.any.pop()
-            return had_error
-
         def add() -> None:
             thread.ended += 1
 
@@ -124,6 +140,9 @@ class Ends:
             thread.raised += counted
             thread.has_error = True
 
-        self.ended, self.observe, self.observed, self.add, self.add_raised = ended, observe, observed, add, add_raised
-        self.came_back, self.ops = lambda: thread.ended - thread.raised, lambda: thread.ops
-        self.for_ops = None
+        def had_error() -> bool:
+            had, thread.has_error = thread.has_error, False
+            return had
+
+        self.ended, self.add, self.add_raised, self.had_error = ended, add, add_raised, had_error
+        self.came_back, self.ops_in_c, self.for_ops = lambda: thread.ended - thread.raised, int, None

@@ -38,7 +38,7 @@ class Inductor:
         calls: Calls,
         launches: Launches,
         phases: Phases,
-        watch: list[None],
+        watch: list[Any],
         publish: Callable[[LaunchError], None],
         enabled: Callable[[], bool],
         measures: Callable[[], bool],

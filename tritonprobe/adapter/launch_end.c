@@ -11,7 +11,7 @@ static _Thread_local long long raised; /* those of them that did with an excepti
 static _Thread_local long ops;         /* under way, one in the other */
 static _Thread_local int has_error;    /* since the outermost began */
 
-enum { ANY, SLOW, LOOK };
+enum { SLOW, LOOK };
 
 static PyObject *
 end(PyObject *state, PyObject *kernel)
@@ -38,67 +38,52 @@ begin(PyObject *any, long long *before)
 static int
 finish(PyObject *any)
 {
-    Py_ssize_t size = PyList_GET_SIZE(any);
+    Py_ssize_t last = PyList_GET_SIZE(any) - 1, at = last;
     ops--;
     int had_error = has_error;
     has_error = 0;
-    if (size > 0) {
+    while (at >= 0 && PyList_GET_ITEM(any, at) != Py_None) { /* what Python began after it */
+        at--;
+    }
+    if (at >= 0 && at == last) {
         /* Shorter by its last item, and its memory stays: an empty list that gave it back would ask for it again in
          * the next op. */
-        PyObject *last = PyList_GET_ITEM(any, size - 1);
-        Py_SET_SIZE(any, size - 1);
-        Py_DECREF(last);
+        Py_SET_SIZE(any, last);
+        Py_DECREF(Py_None);
+    }
+    else if (at >= 0) {
+        PyList_SetSlice(any, at, at + 1, NULL);
     }
     return had_error;
 }
 
 static struct launch_end_ops for_ops = {begin, finish};
 
-static PyObject *
-observe(PyObject *state, PyObject *unused)
-{
-    (void)unused;
-    long long before;
-    if (begin(PyTuple_GET_ITEM(state, ANY), &before) < 0) {
-        return NULL;
-    }
-    return PyLong_FromLongLong(before);
-}
+static PyMethodDef of_state = {"ended", end, METH_O, NULL};
 
-static PyObject *
-observed(PyObject *state, PyObject *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(finish(PyTuple_GET_ITEM(state, ANY)));
-}
-
-static PyMethodDef of_state[] = {
-    {"ended", end, METH_O, NULL},
-    {"observe", observe, METH_NOARGS, NULL},
-    {"observed", observed, METH_NOARGS, NULL},
-};
-
-/* make(any, slow, look) -> (ended, observe, observed), see `ends.py`. */
+/* make(slow, look) -> ended, see `ends.py`. */
 static PyObject *
 make(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *any, *slow, *look;
-    if (!PyArg_ParseTuple(arguments, "O!O!O", &PyList_Type, &any, &PyList_Type, &slow, &look)) {
+    PyObject *slow, *look;
+    if (!PyArg_ParseTuple(arguments, "O!O", &PyList_Type, &slow, &look)) {
         return NULL;
     }
-    PyObject *state = PyTuple_Pack(3, any, slow, look);
-    PyObject *made = PyTuple_New(3);
-    for (Py_ssize_t i = 0; state != NULL && made != NULL && i < 3; i++) {
-        PyObject *function = PyCFunction_New(&of_state[i], state);
-        if (function == NULL) {
-            Py_CLEAR(made);
-            break;
-        }
-        PyTuple_SET_ITEM(made, i, function);
-    }
+    PyObject *state = PyTuple_Pack(2, slow, look);
+    PyObject *ended = state == NULL ? NULL : PyCFunction_New(&of_state, state);
     Py_XDECREF(state);
-    return made;
+    return ended;
+}
+
+static PyObject *
+had_error(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    int had = has_error;
+    has_error = 0;
+    return PyBool_FromLong(had);
 }
 
 static PyObject *
@@ -143,6 +128,7 @@ static PyMethodDef methods[] = {
     {"make", make, METH_VARARGS, NULL},
     {"add", add, METH_NOARGS, NULL},
     {"add_raised", add_raised, METH_O, NULL},
+    {"had_error", had_error, METH_NOARGS, NULL},
     {"came_back", came_back, METH_NOARGS, NULL},
     {"ops", ops_here, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -60,7 +60,7 @@ class Launches:
         self._calls.guarded[Launches._warm.__code__] = "kernel"
 
     def failed_first(self, error: BaseException, before: int) -> bool:
-        """Whether `error` is that of a launch of this thread, and none came back since `observe` said `before`."""
+        """Whether `error` is that of a launch of this thread, and none came back since these were `before`."""
         return error is self._thread.error and self.ends.came_back() <= before
 
     def forget_error(self) -> None:

@@ -1,7 +1,7 @@
 /* A call of an op: asks `supports`, calls the function and counts, as `op.py` does in Python.
  *
- * The first call in a runtime is made in Python (`slow`), and so are those of a disabled probe. Of one that is not like one
- * before Python says the bucket. A refusal and an error of the function go to Python, once they are there. Whatever
+ * The first call in a runtime begins in Python (`slow`), and those of a disabled probe are made there. Of one that is not
+ * like one before Python says the bucket. A refusal and an error of the function go to Python, once they are there. Whatever
  * interrupts the program (a signal's handler that raises) finds each op that began ended: no Python lies in between.
  */
 
