@@ -44,7 +44,7 @@ from tritonprobe.proving.intervals import interval, ratios
 from tritonprobe.runtime import current
 
 REQUESTS, PROMPT = 16, 256
-STEPS, SETTLING = 10, 4  # of a round, and those before it, in which a switch's first launches are
+STEPS, SETTLING = 12, 12  # of a round, and those before it: a switch takes both programs out of the caches
 MODEL = ModelConfig(
     layers=8, hidden=1024, heads=16, kv_heads=8, intermediate=2816, vocab=32000, max_len=2048, dtype="bfloat16"
 )

@@ -34,8 +34,8 @@ from tritonprobe.proving.intervals import base_first
 from tritonprobe.runtime import current
 
 REQUESTS, PROMPT = 32, 64
-STEPS, SETTLING = 6, 3  # of a round, and those before it, in which a switch's first launches are
-BLOCK = 50  # pairs of rounds with the same requests
+STEPS, SETTLING = 12, 12  # of a round, and those before it: a switch takes both programs out of the caches
+BLOCK = 25  # pairs of rounds with the same requests
 CALM = 10  # pairs after which the calmest core is looked for again
 CORES = os.sched_getaffinity(0)
 

@@ -16,6 +16,11 @@ FILES = {
     "v1/core/__init__.py": "",
     "v1/core/sched/__init__.py": "",
     "v1/core/sched/scheduler.py": """
+from dataclasses import dataclass
+@dataclass
+class SchedulerOutput:
+    num_scheduled_tokens: dict
+    total_num_scheduled_tokens: int
 class Request:
     num_output_tokens = property(lambda self: 0)
 class Scheduler:

@@ -205,7 +205,7 @@ def test_every_request_of_the_engine_is_one_of_ours_with_its_tokens(watched, con
     assert {cost.id: cost.tokens for cost in watched.requests} == {f"r{i}": 2 + i for i in range(5)}
     assert {cost.model for cost in watched.requests} == {"tiny"}
     assert all(cost.error is None and cost.ttft_ns is not None for cost in watched.requests)
-    assert not vllm_steps(watched)._open
+    assert not vllm_steps(watched)._retired
     assert not vllm_steps(watched)._requests
     assert total_of(watched, "errors_total") == 0
 

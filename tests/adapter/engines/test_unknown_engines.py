@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from tests.adapter.conftest import total_of
 from tritonprobe.adapter.engines import vllm_steps
 from tritonprobe.adapter.engines.attaching import UnknownShapeError
+from tritonprobe.adapter.engines.first_steps import FirstSteps
 from tritonprobe.adapter.engines.sglang import Sglang
 from tritonprobe.adapter.engines.vllm import Vllm
 from tritonprobe.adapter.patching import Patches
@@ -100,7 +103,9 @@ def test_an_engine_core_that_does_not_show_its_executor_is_made(host: Runtime, v
     ],
 )
 def test_arguments_in_other_places_are_not_handed_on_by_us(vllm: Vllm, arguments: str, given: dict[str, int]) -> None:
-    call = served(WORKER.format(arguments), vllm._patch_worker, lambda m: m.WorkerWrapperBase().execute_model(**given))
+    call = served(
+        WORKER.format(arguments), vllm._workers.install, lambda m: m.WorkerWrapperBase().execute_model(**given)
+    )
     assert call == ("done", "WorkerWrapperBase.execute_model does not begin with self, scheduler_output")
 
 
@@ -108,11 +113,11 @@ def test_arguments_in_other_places_are_not_handed_on_by_us(vllm: Vllm, arguments
 def test_a_step_of_no_countable_size_is_executed(vllm: Vllm, tokens: Any) -> None:
     output = SimpleNamespace(total_num_scheduled_tokens=tokens, num_scheduled_tokens=())
     source = WORKER.format("scheduler_output")
-    assert served(source, vllm._patch_worker, lambda m: m.WorkerWrapperBase().execute_model(output)) == ("done", "")
+    assert served(source, vllm._workers.install, lambda m: m.WorkerWrapperBase().execute_model(output)) == ("done", "")
 
 
 def test_a_request_arrives_before_the_engine_reads_it(host: Runtime) -> None:
-    steps = vllm_steps.Steps(host)
+    steps = vllm_steps.Steps(host, FirstSteps(host.first_step))
     steps._on = True
     core = SimpleNamespace(vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny")))
     costs: list[RequestCost] = []
@@ -138,7 +143,7 @@ def test_requests_that_arrive_and_are_never_taken_in_are_bounded(
     host: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_steps, "MAX_ARRIVED", 4)
-    steps = vllm_steps.Steps(host)
+    steps = vllm_steps.Steps(host, FirstSteps(host.first_step))
     steps._on = True
     core = SimpleNamespace(vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny")))
     for i in range(10):
@@ -153,10 +158,10 @@ def test_requests_that_arrive_and_are_never_taken_in_are_bounded(
 def test_what_begins_while_another_thread_switches_off_is_forgotten_as_well(
     host: Runtime, monkeypatch: pytest.MonkeyPatch, switched_off_in: str
 ) -> None:
-    steps = vllm_steps.Steps(host)
+    steps = vllm_steps.Steps(host, FirstSteps(host.first_step))
     steps._on = True
     owner = SimpleNamespace(vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny")))
-    output = SimpleNamespace(num_scheduled_tokens={"taken in": 1})
+    output = SimpleNamespace(num_scheduled_tokens={"taken in": 1}, total_num_scheduled_tokens=1)
     begin = getattr(host.live, switched_off_in)
 
     def switched_off_meanwhile(*args: Any, **kwargs: Any) -> Any:
@@ -181,9 +186,92 @@ def test_what_begins_while_another_thread_switches_off_is_forgotten_as_well(
             assert not steps._arrived
             assert not steps._requests
             steps.forget()  # ends the step
-    for left in (steps._arrived, steps._requests, steps._open, host.live._live, host.live._steps):
+    for left in (steps._arrived, steps._requests, steps._retired, host.live._live, host.live._steps):
         assert not left
     assert total_of(host, "errors_total") == 0
+
+
+def scheduled(*names: str, tokens: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(num_scheduled_tokens=dict.fromkeys(names, tokens), total_num_scheduled_tokens=tokens)
+
+
+@pytest.fixture
+def serving(vllm: Vllm) -> Iterator[Vllm]:
+    """With the requests `a` and `b`, in one process with the engine core."""
+    vllm._workers.core = os.getpid()
+    vllm._steps._on = True
+    owner = SimpleNamespace(vllm_config=SimpleNamespace(model_config=SimpleNamespace(served_model_name="tiny")))
+    for name in ("a", "b"):
+        vllm._steps._begin(owner, SimpleNamespace(request_id=name, num_output_tokens=0))
+    vllm._steps._awaited.clear()
+    yield vllm
+    vllm._steps.forget()
+
+
+def test_outputs_end_their_own_runs_whatever_their_order(host: Runtime, serving: Vllm) -> None:
+    outputs = iter([scheduled("a"), scheduled("a"), scheduled("b"), scheduled(), scheduled("a")])
+    schedule = serving._steps._schedule(lambda scheduler: next(outputs))
+    update = serving._steps._update_from_output(lambda scheduler, output, result: {})
+    first, second, other, nobodys = (schedule(None) for _ in range(4))
+    assert len(host.live._steps) == 2
+    update(None, nobodys, None)
+    update(None, other, None)
+    assert len(host.live._steps) == 1
+    update(None, second, None)
+    assert len(host.live._steps) == 1
+    update(None, first, None)
+    assert not host.live._steps
+    last = schedule(None)
+    assert len(host.live._steps) == 1
+    update(None, last, None)
+    assert len(host.live._steps) == 1  # the next step may be of the same run
+    assert total_of(host, "errors_total") == 0
+
+
+def test_outputs_that_never_come_back_hold_a_bounded_number_of_steps(
+    host: Runtime, serving: Vllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_steps, "MAX_RETIRED", 4)
+    schedule = serving._steps._schedule(lambda scheduler: scheduled(next(names)))
+    names = itertools.cycle("ab")
+    for _ in range(10):
+        schedule(None)
+    assert len(host.live._steps) == 5
+    assert total_of(host, "errors_total") == 0
+
+
+def test_a_worker_beside_its_scheduler_looks_at_steps_of_sizes_that_are_not_known(
+    serving: Vllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Any] = []
+    sizes, workers = serving._workers._sizes, serving._workers
+    outputs = iter([scheduled("a")] * 5 + [scheduled("a", tokens=7)])
+    schedule = serving._steps._schedule(lambda scheduler: next(outputs))
+    before = workers._before
+
+    def look(output: Any) -> Any:
+        looked.append(output)
+        return before(output)
+
+    monkeypatch.setattr(workers, "_before", look)
+    execute = workers._execute_model(lambda worker, output: "done")
+    for number in range(1, 6):
+        assert execute(None, schedule(None)) == "done"
+        assert len(looked) == min(number, 4), "the fourth of a size only finds that it is known"
+    assert sizes.known == {(1, 1)}
+    assert execute(None, schedule(None)) == "done"
+    assert len(looked) == 5
+    assert not sizes.due
+
+
+def test_a_worker_in_a_process_of_its_own_looks_at_each_step(host: Runtime, vllm: Vllm) -> None:
+    execute = vllm._workers._execute_model(
+        lambda worker, output: [running.id for _, _, running in host.live._steps.values()]
+    )
+    for number in ("7.1", "7.2", "7.2"):
+        output = scheduled("a")
+        output._tritonprobe_step = number
+        assert execute(None, output) == [number]
 
 
 def test_a_batch_whose_requests_have_no_ids_is_run(host: Runtime) -> None:

@@ -17,6 +17,9 @@ LEAST_NS = 5_000_000
 """Less is how steps differ anyway."""
 MAX_SIZES = 1024
 MAX_KNOWN = 65_536
+MAX_DUE = 64
+ANY = 0
+"""Due as long as nobody says which steps are: each may be."""
 
 Size = tuple[int, int]
 """Tokens and requests in a step."""
@@ -28,7 +31,18 @@ class FirstSteps:
         self._tell = tell
         self._first: dict[Size, int] = {}  # nanoseconds, by size rounded up
         self._next: dict[Size, list[int]] = {}  # of sizes that are not told of yet
-        self.known: set[Size] = set()  # exact sizes that need not be told of any more: an engine looks here first
+        self.known: set[Size] = set()  # exact sizes that need not be told of any more
+        self.due: set[int] = {ANY}  # steps to be told of, by numbers of the engine's: whoever runs them looks here
+
+    def expect(self, step: int, size: Size) -> bool:
+        """The engine is going to run a step of that exact size. Whether it is known; else the step is due."""
+        self.due.discard(ANY)
+        if size in self.known:
+            return True
+        if len(self.due) >= MAX_DUE:  # they never ran
+            self.due.clear()
+        self.due.add(step)
+        return False
 
     def step(self, exact: Size, took_ns: int, cold_ns: int) -> None:
         """A step is over, on the host: its wall time, and that of its thread's cold calls in it."""

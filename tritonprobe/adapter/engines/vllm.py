@@ -4,7 +4,7 @@ What is patched, and what for:
 
 ``vllm.triton_utils.jit_monitor.activate``            the end of vLLM's own warm-up: ready
 ``AsyncLLM.check_health``                             ready where there is no such end: the first healthy answer
-``WorkerWrapperBase.init_worker``, ``execute_model``  the rank; which thread serves
+``WorkerWrapperBase.init_worker``, ``execute_model``  the rank; which thread serves (see `vllm_workers`)
 ``Scheduler``, ``EngineCore.preprocess_add_request``  requests and steps (see `vllm_steps`)
 ``OpenAIServing._get_trace_headers``                  the client's `traceparent`, which travels with its request
 ``EngineCore.__init__``, ``AsyncLLM.__init__``        the line that says what was attached
@@ -17,18 +17,16 @@ import functools
 import importlib.util
 import os
 import sys
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-from tritonprobe.adapter.engines.attaching import Attachment, Part, UnknownShapeError, expect, expect_awaited
+from tritonprobe.adapter.engines.attaching import Attachment, Part, expect, expect_awaited
 from tritonprobe.adapter.engines.first_steps import FirstSteps
 from tritonprobe.adapter.engines.host import Host, say
 from tritonprobe.adapter.engines.vllm_sampler import Sampler
-from tritonprobe.adapter.engines.vllm_steps import STEP, TRACEPARENT, Steps
+from tritonprobe.adapter.engines.vllm_steps import TRACEPARENT, Steps
+from tritonprobe.adapter.engines.vllm_workers import Workers, engine_of
 from tritonprobe.adapter.patching import Patches
-from tritonprobe.requests import Step
 
 TRIED = ("0.21.",)
 PLUGIN = "tritonprobe"
@@ -42,12 +40,10 @@ _MONITOR = "vllm.triton_utils.jit_monitor"
 class Vllm:
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._steps = Steps(host)
-        self._first_steps = FirstSteps(host.first_step)
-        self._serving: dict[int, bool] = {}  # threads that run models: whether in a process of the worker's own
-        self._core = 0  # the process that has an engine core: this one, or the one it was forked from
-        self._step: Step | None = None  # of a worker in a process of its own
+        sizes = FirstSteps(host.first_step)
+        self._steps = Steps(host, sizes)
         self._sampler = Sampler(host, lambda: self.attachment.on)
+        self._workers = Workers(host, sizes, lambda: self.attachment.on, self._begins)
         self._said: set[str] = set()
         self.attachment = Attachment(
             "vLLM",
@@ -57,7 +53,7 @@ class Vllm:
                 Part("traces", "vllm.entrypoints.openai.engine.serving", self._patch_serving),
                 Part("steps", "vllm.v1.core.sched.scheduler", self._steps.install),
                 Part("arrivals", "vllm.v1.engine.core", self._steps.install_arrivals),
-                Part("ranks", "vllm.v1.worker.worker_base", self._patch_worker),
+                Part("ranks", "vllm.v1.worker.worker_base", self._workers.install),
                 Part("core", "vllm.v1.engine.core", self._patch_core),
                 Part("sampler", "vllm.v1.sample.ops.topk_topp_sampler", self._sampler.install),
             ),
@@ -130,7 +126,7 @@ class Vllm:
 
             @functools.wraps(original)
             def init(core: Any, *args: Any, **kwargs: Any) -> None:
-                self._core = os.getpid()
+                self._workers.core = os.getpid()
                 made(core, *args, **kwargs)
                 if self.attachment.on:
                     self._guarded(lambda: self._join(core))
@@ -141,7 +137,7 @@ class Vllm:
 
     def _join(self, core: Any) -> None:
         if not hasattr(getattr(core, "model_executor", None), "driver_worker"):  # its workers are processes
-            self._host.join(_engine(core.vllm_config))
+            self._host.join(engine_of(core.vllm_config))
 
     def _made(self, original: Callable[..., Any], role: str) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -153,81 +149,11 @@ class Vllm:
 
         return init
 
-    def _patch_worker(self, patches: Patches, module: Any) -> None:
-        wrapper = module.WorkerWrapperBase
-        expect(wrapper.init_worker, "self", "all_kwargs")
-        expect(wrapper.execute_model, "self", "scheduler_output")
-        patches.replace(wrapper, "init_worker", self._init_worker)
-        patches.replace(wrapper, "execute_model", self._execute_model)
-
-    def _init_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def init_worker(worker: Any, all_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.attachment.on:
-                try:
-                    rank = _rank(all_kwargs[worker.rpc_rank])
-                    self._host.set_rank(rank)
-                    self._sampler.vocabulary = _vocabulary(all_kwargs[worker.rpc_rank])
-                    if self._is_own_process():
-                        self._host.join(_engine(all_kwargs[worker.rpc_rank]["vllm_config"]))
-                    # A worker is not ready because another one is: it may be warming up still.
-                    self._host.await_ready(importlib.util.find_spec(_MONITOR) is not None)
-                    self._introduce(f"worker of rank {rank}")
-                except Exception:
-                    self._host.fault("vllm")
-            return original(worker, all_kwargs, *args, **kwargs)
-
-        return init_worker
-
-    def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        serving, ident, known = self._serving, threading.get_ident, self._first_steps.known
-
-        @functools.wraps(original)
-        def execute_model(worker: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-            own = serving.get(ident())
-            if own is None:
-                own = self._serves()
-            if own:
-                self._guarded(lambda: self._work_on(scheduler_output))
-            try:
-                tokens = scheduler_output.total_num_scheduled_tokens
-                size = (tokens, len(scheduler_output.num_scheduled_tokens)) if tokens.__class__ is int else None
-            except Exception:  # it does not say
-                size = None
-            if size is None or size in known or not self.attachment.on:
-                return original(worker, scheduler_output, *args, **kwargs)
-            cold, begin = self._host.cold_ns(), time.monotonic_ns()
-            result = original(worker, scheduler_output, *args, **kwargs)
-            took = time.monotonic_ns() - begin
-            self._guarded(lambda: self._first_steps.step(size, took, self._host.cold_ns() - cold))
-            return result
-
-        return execute_model
-
-    def _serves(self) -> bool:
-        """The first model that this thread runs for a request: its cold calls are stalls, and start-up is over."""
-        own = self._is_own_process()
-        try:
-            if self.attachment.on:
-                self._serving[threading.get_ident()] = own
-                with self._host.live.step(()):
-                    pass
-                self._host.await_ready(False)
-        except Exception:
-            self._host.fault("vllm")
-        return own
-
-    def _is_own_process(self) -> bool:
-        """Whether this worker's process is not the engine core's."""
-        return self._core != os.getpid()
-
-    def _work_on(self, scheduler_output: Any) -> None:
-        """A worker in a process of its own: what stalls from here on, until the next step, is in this one."""
-        step, self._step = self._step, None
-        if step is not None:
-            step.end()
-        if self.attachment.on:
-            self._step = self._host.live.step((), id=getattr(scheduler_output, STEP, None)).begin()
+    def _begins(self, rank: str, vocabulary: int | None) -> None:
+        self._sampler.vocabulary = vocabulary
+        # A worker is not ready because another one is: it may be warming up still.
+        self._host.await_ready(importlib.util.find_spec(_MONITOR) is not None)
+        self._introduce(f"worker of rank {rank}")
 
     def _guarded(self, do: Callable[[], None]) -> None:
         try:
@@ -264,26 +190,3 @@ class Vllm:
         left_out = allowed is not None and PLUGIN not in allowed.split(",")
         plugin = "; VLLM_PLUGINS leaves our plugin out, so attached by the environment" if left_out else ""
         return f"vLLM {version}{tried}, {role}: kernels and cold calls, and {parts}{missing}{plugin}"
-
-
-def _vocabulary(kwargs: Any) -> int | None:
-    """How many logits a row has; None if the worker is not told."""
-    try:
-        return int(kwargs["vllm_config"].model_config.get_vocab_size())
-    except Exception:
-        return None
-
-
-def _engine(config: Any) -> str:
-    """What the processes of one engine call it: vLLM makes an id for each instance."""
-    parallel = config.parallel_config
-    return f"vllm-{config.instance_id}-{getattr(parallel, 'data_parallel_rank', 0) or 0}"
-
-
-def _rank(kwargs: Any) -> str:
-    """The worker's rank in the whole deployment: within its engine, and behind those of the engines before it."""
-    parallel = kwargs["vllm_config"].parallel_config
-    before = int(getattr(parallel, "data_parallel_rank", 0) or 0) * int(getattr(parallel, "world_size", 1) or 1)
-    if "rank" not in kwargs:
-        raise UnknownShapeError("a worker is told no rank")
-    return str(before + int(kwargs["rank"]))

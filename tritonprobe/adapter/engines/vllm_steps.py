@@ -21,18 +21,21 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tritonprobe.adapter.engines.attaching import UnknownShapeError, expect
+from tritonprobe.adapter.engines.first_steps import FirstSteps
 from tritonprobe.adapter.engines.host import Host
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.requests import LiveRequest, Step
 
 _T = TypeVar("_T")
 
-MAX_OPEN = 64
-"""Steps whose output may be outstanding; an engine has as many as pipeline stages, and one more. Beyond it the oldest
-is ended: its execution failed."""
+MAX_RETIRED = 64
+"""Runs with an outstanding output, behind the current one; an engine has as many as pipeline stages. Beyond it the
+oldest is ended: an execution failed."""
 MAX_ARRIVED = 10_000
 """Requests that arrived and that the scheduler does not have yet. Beyond it the oldest is given up: it was refused."""
 
+SCHEDULED = frozenset(("num_scheduled_tokens", "total_num_scheduled_tokens"))
+"""What a scheduler output has to say."""
 ERRORS = ("aborted", "ignored", "error")
 """Ends of a request, in vLLM's words, that are no good ones."""
 TRACEPARENT = "traceparent"
@@ -58,25 +61,28 @@ class _Request:
 
 @dataclass(slots=True)
 class _Run:
-    """Steps in a row on the same requests."""
+    """Steps in a row on the same requests. All that a step of theirs looks at is here, close together."""
 
-    step: Step
+    ids: list[str]  # the requests'
     id: str
-    outstanding: int = 0
+    outstanding: int
+    tokens: int | None  # of a step whose size is known to `FirstSteps`
+    step: Step
 
 
 class Steps:
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, sizes: FirstSteps) -> None:
+        """``sizes`` is asked which steps have to be timed by whoever runs the model in this process."""
         self._host = host
+        self._sizes = sizes
         self._on = False
         self._requests: dict[str, _Request] = {}
         self._arrived: dict[str, LiveRequest] = {}  # those that the scheduler does not have yet
         self._awaited: set[str] = set()  # requests without a token so far
         self._freed: list[tuple[str, str | None]] = []  # requests that ended, each with its error
-        self._ids: list[str] = []  # of the requests of the current run
         self._current: _Run | None = None
         self._numbers = itertools.count(1)
-        self._open: dict[int, tuple[Any, _Run]] = {}  # by id of the scheduler output, held meanwhile
+        self._retired: dict[str | None, _Run] = {}  # whose last output is not here yet
 
     def install(self, patches: Patches, module: Any) -> None:
         scheduler = module.Scheduler
@@ -87,6 +93,8 @@ class Steps:
         expect(scheduler._free_request, "self", "request")
         if not isinstance(getattr(module.Request, "num_output_tokens", None), property):
             raise UnknownShapeError("Request does not say how many tokens it has put out")
+        if not getattr(module.SchedulerOutput, "__dataclass_fields__", {}).keys() >= SCHEDULED:
+            raise UnknownShapeError(f"SchedulerOutput does not say {' and '.join(sorted(SCHEDULED))}")
         patches.replace(scheduler, "add_request", self._add_request)
         patches.replace(scheduler, "schedule", self._schedule)
         patches.replace(scheduler, "update_from_output", self._update_from_output)
@@ -108,9 +116,9 @@ class Steps:
         """
         self._on = False
         self._retire()
-        for _, run in list(self._open.values()):
+        for run in list(self._retired.values()):
             run.step.end()
-        self._open.clear()
+        self._retired.clear()
         self._freed.clear()
         self._awaited.clear()
         for held in (self._arrived, self._requests):
@@ -148,7 +156,6 @@ class Steps:
 
     def _schedule(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """This and the next run in every step, and find nothing of ours in the caches: no calls, few looks."""
-        open_ = self._open
 
         @functools.wraps(original)
         def schedule(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,14 +163,13 @@ class Steps:
             if self._on:
                 try:
                     ids, run = list(output.num_scheduled_tokens), self._current
-                    if run is None or ids != self._ids:
+                    if run is None or ids != run.ids:
                         run = self._start(ids)
                     if run is not None:
                         output._tritonprobe_step = run.id
                         run.outstanding += 1
-                        open_[id(output)] = (output, run)
-                        if len(open_) > MAX_OPEN:
-                            self._end(next(iter(open_.values()))[0])
+                        if output.total_num_scheduled_tokens != run.tokens:
+                            self._expect(output, run)
                 except Exception:
                     self._host.fault("vllm_steps")
             return output
@@ -171,18 +177,19 @@ class Steps:
         return schedule
 
     def _update_from_output(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        open_ = self._open
-
         @functools.wraps(original)
         def update_from_output(scheduler: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 result = original(scheduler, scheduler_output, *args, **kwargs)
             finally:
-                if open_:
-                    try:
+                try:
+                    run = self._current
+                    if run is not None and run.id is scheduler_output._tritonprobe_step:
+                        run.outstanding -= 1
+                    else:
                         self._end(scheduler_output)
-                    except Exception:
-                        self._host.fault("vllm_steps")
+                except Exception:  # it has no such attribute: it was for nobody, or nobody watched
+                    self._guarded(self._end, scheduler_output)
             if self._awaited:
                 self._guarded(self._first_tokens, result)
             if self._freed:
@@ -259,26 +266,38 @@ class Steps:
         known = self._requests
         number = f"{os.getpid()}.{next(self._numbers)}"
         batch = [known[name].live for name in ids if name in known]
-        run = self._current = _Run(self._host.live.step(batch, id=number).begin(), number)
-        self._ids = ids
+        run = self._current = _Run(ids, number, 0, None, self._host.live.step(batch, id=number).begin())
         if not self._on:
             self.forget()
             return None
         return run
 
+    def _expect(self, output: Any, run: _Run) -> None:
+        """A step of another number of tokens than the run's last one of a known size."""
+        tokens = output.total_num_scheduled_tokens
+        if tokens.__class__ is int and self._sizes.expect(id(output), (tokens, len(run.ids))):
+            run.tokens = tokens
+
     def _end(self, output: Any) -> None:
-        found = self._open.pop(id(output), None)
-        if found is not None:
-            run = found[1]
+        """An output is here that is none of the current run's."""
+        run = self._retired.get(getattr(output, STEP, None))
+        if run is not None:
             run.outstanding -= 1
-            if run.outstanding == 0 and run is not self._current:
+            if run.outstanding == 0:
+                self._retired.pop(run.id, None)
                 run.step.end()
 
     def _retire(self) -> None:
         """The next step is for other requests than the current run, which ends with its last output."""
-        run, self._current, self._ids = self._current, None, []
-        if run is not None and run.outstanding == 0:
+        run, self._current = self._current, None
+        if run is None:
+            return
+        if run.outstanding == 0:
             run.step.end()
+            return
+        self._retired[run.id] = run
+        if len(self._retired) > MAX_RETIRED:
+            self._retired.pop(next(iter(self._retired))).step.end()
 
     def _first_tokens(self, by_client: dict[int, Any]) -> None:
         for outputs in by_client.values():
