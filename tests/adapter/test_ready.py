@@ -117,7 +117,7 @@ def test_a_stale_census_is_one_warning_with_its_reasons(
     entries = {one.identity: one for one in (replace(first, source="0" * 64), second)}
     (line,) = warnings_of_a_replay(replace(found, entries=entries), census, served, caplog)
     assert re.fullmatch(
-        r"tritonprobe: prewarmed 1 variants in [\d.]+ s: 1 compiled, 0 were there; 1 skipped, coverage 50\.0%; "
+        r"tritonprobe: prewarmed 1 variant in [\d.]+ s: 1 compiled, 0 there before; 1 skipped, coverage 50\.0%; "
         r"tests\.adapter\.kernels\.add_kernel: the kernel's source changed, or something that it calls",
         line,
     )

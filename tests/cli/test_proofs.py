@@ -90,6 +90,14 @@ def test_bad_input_is_one_line_and_exit_code_2(verb, arguments, said):
     assert said in done.stderr
 
 
+def test_without_a_gpu_there_are_no_gpu_times_to_measure(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = run("gpu")
+    assert (done.exit_code, done.stderr) == (2, "Error: bench gpu needs a GPU, and torch sees no CUDA device\n")
+
+
 @pytest.mark.parametrize(("verb", "measurement"), [("cold", cold), ("overhead", overhead)])
 def test_a_measurement_that_fails_is_one_line_and_exit_code_1(verb, measurement, monkeypatch, tmp_path):
     def ends(*_: object) -> None:

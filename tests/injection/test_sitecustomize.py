@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import tritonprobe
 from tritonprobe.injection import SITE, injected
 from tritonprobe.ledger.reading import ledger_files
 
@@ -105,6 +106,19 @@ def test_the_first_import_of_triton_is_instrumented_and_shows_no_trace_of_us(tmp
     done = python(code, tmp_path, TRITONPROBE_DEVICE=COMPILE_ONLY)
     assert (done.stdout, done.stderr) == ("none False False False\n", "")
     assert len(ledger_files(tmp_path)) == 1
+
+
+def test_without_a_gpu_tritons_own_error_is_followed_by_what_to_do(tmp_path: Path) -> None:
+    code = "import triton\ntry: triton.runtime.driver.active\nexcept RuntimeError: print('goes on')\n{}"
+    again = "triton.runtime.driver.active.get_current_device()"
+    ours = Path(tritonprobe.__file__).parents[1]
+    quiet, loud = (python(code.format(more), tmp_path, ours, CUDA_VISIBLE_DEVICES="") for more in ("", again))
+    assert (quiet.stdout, loud.stdout) == ("goes on\n", "goes on\n")
+    if sys.version_info >= (3, 11):
+        assert quiet.stderr == "", "whoever goes on without a GPU knows that there is none"
+        *_, error, note = loud.stderr.splitlines()
+        assert error.startswith("RuntimeError: 0 active drivers")
+        assert note.startswith("tritonprobe: Triton found no GPU here. With TRITONPROBE_DEVICE=compile-only:cuda:90 ")
 
 
 def test_looking_for_triton_is_not_importing_it(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ print(ledger.path.name)
         tmp_path,
     )
     assert named_by(tmp_path, caplog) == (
-        f"{out.strip()}: 1 series are left out: they are another version's of tritonprobe"
+        f"{out.strip()}: 1 series left out: another version of tritonprobe wrote them"
     )
     assert fold.fold(tmp_path, above=0) == 1  # the other one waits for a reader that knows it
     assert out.strip() in files(tmp_path)

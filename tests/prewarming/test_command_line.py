@@ -52,14 +52,14 @@ def test_from_a_record_to_a_hot_start(recorded: Path, tmp_path: Path) -> None:
     done = tritonprobe(*words, cache=build, TRITONPROBE_DEVICE="")
     assert done.returncode == 0, done.stderr
     assert re.match(
-        r"2 variants in [\d.]+ s: 2 compiled, 0 were there; 0 skipped, 0 left out; 100\.0% of ", done.stdout
+        r"2 variants in [\d.]+ s: 2 compiled, 0 there before; 0 skipped, 0 left out; 100\.0% of ", done.stdout
     )
     assert done.stdout.endswith(" of the recorded launches are covered\n")
 
     assert tritonprobe("bundle", "pack", "-o", bundle, "--census", recorded, cache=build).returncode == 0
     assert "2 kernels, 0 autotune results, a census" in tritonprobe("bundle", "show", bundle).stdout
     done = tritonprobe("bundle", "install", bundle, "--target", "cuda:90", "--census", tmp_path / "c.json", cache=there)
-    assert done.stdout == "2 folders installed, 0 completed, 0 were there\n", done.stderr
+    assert done.stdout == "2 folders installed, 0 completed, 0 there before\n", done.stderr
 
     hot = tmp_path / "hot.json"
     done = tritonprobe("run", "--port", "0", "--record", hot, *LAUNCHES, "64", "63", cache=there)
@@ -73,8 +73,8 @@ def test_a_second_prewarm_says_that_all_was_there(recorded: Path, tmp_path: Path
     for binaries_before in (0, 2):
         assert len(list(build.glob("*/*.cubin"))) == binaries_before
         said.append(tritonprobe(*words, cache=build, TRITONPROBE_DEVICE="").stdout)
-    assert ": 2 compiled, 0 were there; " in said[0]
-    assert ": 0 compiled, 2 were there; " in said[1]
+    assert ": 2 compiled, 0 there before; " in said[0]
+    assert ": 0 compiled, 2 there before; " in said[1]
 
     one, *_ = build.glob("*/*.cubin")
     for file in one.parent.iterdir():
@@ -105,14 +105,14 @@ def test_after_a_prewarm_a_run_says_when_its_cold_calls_came(recorded: Path, tmp
 def test_a_stale_census_is_heard_of_in_a_program_without_logging(recorded: Path, tmp_path: Path) -> None:
     recorded.write_text(re.sub(r'"source": *"[0-9a-f]+"', '"source": "00"', recorded.read_text()))
     warning, *_, last = prewarmed(recorded, tmp_path / "a", sys.executable, "-m", "tests.prewarming.serves", "64")
-    assert ": 0 compiled, 0 were there; 2 skipped, coverage 0.0%; " in warning
+    assert ": 0 compiled, 0 there before; 2 skipped, coverage 0.0%; " in warning
     assert "tests.adapter.kernels.add_kernel: the kernel's source changed" in warning
     assert "; 1 of them after ready (1 compile)" in last
 
 
 def test_a_census_that_nobody_replayed_is_told_of_at_the_end(recorded: Path, tmp_path: Path) -> None:
     counted, last = prewarmed(recorded, tmp_path / "a", *LAUNCHES[1:], "64")
-    assert re.match(r"tritonprobe: 1 launches, 1 cold call \(1 compile\) of [\d.]+ m?s; metrics were at ", counted)
+    assert re.match(r"tritonprobe: 1 launch, 1 cold call \(1 compile\) of [\d.]+ m?s; metrics were at ", counted)
     assert last == f"tritonprobe: {recorded} was never replayed: nobody called tritonprobe.ready()"
 
     too_early = "import triton, tritonprobe; tritonprobe.ready()"
@@ -129,7 +129,7 @@ def test_a_bundle_is_installed_for_the_settings_device(recorded: Path, tmp_path:
         return tritonprobe("bundle", "install", bundle, *words, cache=tmp_path / name, TRITONPROBE_DEVICE=device)
 
     done = install("a", device="compile-only:cuda:90")
-    assert (done.returncode, done.stdout) == (0, "2 folders installed, 0 completed, 0 were there\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "2 folders installed, 0 completed, 0 there before\n"), done.stderr
     done = install("b", device="compile-only:cuda:100")
     assert (done.returncode, "made for cuda:90, this is cuda:100" in done.stderr) == (2, True)
     assert install("c", "--target", "cuda:90", device="compile-only:cuda:100").returncode == 0
@@ -196,7 +196,7 @@ def test_censuses_are_merged_and_compared(tmp_path: Path) -> None:
     assert done.stdout.startswith("+ m.mul ")
     shown = json.loads(tritonprobe("census", "show", both, "--json").stdout)
     assert (shown["variants"], shown["launches"], len(shown["kernels"])) == (2, 3, 2)
-    assert "2 variants, 0 winners of autotuners, 3 launches" in tritonprobe("census", "show", both).stdout
+    assert "2 variants, 0 autotune winners, 3 launches" in tritonprobe("census", "show", both).stdout
 
 
 def test_a_killed_process_leaves_its_census_and_the_exporter_serves_all(tmp_path: Path) -> None:

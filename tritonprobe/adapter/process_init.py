@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,10 @@ from tritonprobe.adapter.calls import Calls
 
 log = logging.getLogger("tritonprobe")
 
-COMPILE_ONLY = "compile-only:cuda:90"
+NO_GPU = (
+    "tritonprobe: Triton found no GPU here. With TRITONPROBE_DEVICE=compile-only:cuda:90 it compiles without one, and "
+    "launches do nothing."
+)
 
 # Imported by Triton inside the first binder call or compile.
 _LAZY_MODULES = (
@@ -60,19 +64,25 @@ class ProcessInit:
         @functools.wraps(original)
         def create_driver() -> Any:
             call, ours = self._calls.begin() if self._enabled() else (None, False)
-            if call is None:
-                return original()
-            depth = call.enter("process_init")
+            depth = call.enter("process_init") if call is not None else 0
             try:
                 return original()
-            except Exception:
-                log.warning(
-                    "tritonprobe: Triton found no GPU. TRITONPROBE_DEVICE=%s compiles without one.", COMPILE_ONLY
-                )
+            except RuntimeError as error:
+                if str(error).startswith("0 active drivers"):
+                    _note_no_gpu(error)
                 raise
             finally:
-                call.leave(depth)
-                if ours:
-                    self._calls.close(call)
+                if call is not None:
+                    call.leave(depth)
+                    if ours:
+                        self._calls.close(call)
 
         return create_driver
+
+
+def _note_no_gpu(error: RuntimeError) -> None:
+    """Says what to do where its reader looks: below the traceback, and nowhere if the program goes on without a GPU."""
+    if sys.version_info >= (3, 11):
+        error.add_note(NO_GPU)
+    else:
+        log.warning("%s", NO_GPU)

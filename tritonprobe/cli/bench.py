@@ -20,6 +20,7 @@ from tritonprobe.settings import SettingError
 from tritonprobe.traffic.generator import ARRIVALS, Arrivals, generate
 from tritonprobe.traffic.latency import Outcome, Replay, Summary
 from tritonprobe.traffic.trace import Trace, TraceError, json_lines, read_trace, write_jsonl
+from tritonprobe.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,7 +133,7 @@ def make_trace(
                 click.echo(line, nl=False)
         else:
             write_jsonl(trace.rows, Path(output))
-            say(f"{output}: {len(trace.rows)} requests over {trace.seconds:.1f} s", err=True)
+            say(f"{output}: {counted(len(trace.rows), 'request')} over {trace.seconds:.1f} s", err=True)
     except (SettingError, TraceError) as error:
         raise BadInput(str(error)) from None
 

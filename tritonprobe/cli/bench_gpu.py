@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from tritonprobe.cli.group import BadInput, say
-from tritonprobe.cli.measuring import device_for, finish, measuring, progress, with_json, with_output
+from tritonprobe.cli.measuring import finish, measuring, need_gpu, progress, with_json, with_output
+from tritonprobe.wording import counted
 
 
 @click.command(short_help="Measure what GPU times cost, and how good they are.")
@@ -31,7 +32,7 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
     wrong = [part for part in parts if part not in measurement.PARTS]
     if wrong:
         raise BadInput(f"--part {wrong[0]}: expected one of {', '.join(measurement.PARTS)}")
-    device_for("cuda", output)
+    need_gpu("bench gpu", output)
     with measuring(ctx):
         found = measurement.measure(pairs, seed, parts or measurement.PARTS, progress)
     options = {"--pairs": pairs, "--seed": seed, "--json": as_json, "--output": output}
@@ -52,10 +53,11 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
         if consumer is not None:
             say(f"consumer: {consumer:.3f} us a record")
         for name, times in found.steady().items():
-            say(f"tuner: {name}: the same winner {times} times of ten")
+            say(f"tuner: {name}: the same winner in {times} of ten")
         for name, setting in found.parts.get("exact", {}).items():
+            records = counted(setting["records"], "record")
             say(
-                f"exact: {name}: {setting['right']} right, {setting['wrong']} wrong of {setting['records']} records; "
+                f"exact: {name}: {setting['right']} right, {setting['wrong']} wrong of {records}; "
                 f"given up: {setting['dropped']}; windows: {setting['windows']}"
             )
         for part, why in found.failed.items():

@@ -12,6 +12,7 @@ from rich.table import Table
 from tritonprobe.plain import plain
 from tritonprobe.traffic.latency import Percentiles, Replay, Summary
 from tritonprobe.traffic.trace import Trace
+from tritonprobe.wording import counted
 
 if TYPE_CHECKING:
     from tritonprobe.traffic.client import Load
@@ -27,8 +28,8 @@ def print_table(trace: Trace, load: Load, summary: Summary) -> None:
     model = "" if load.model is None else f", model {load.model}"
     console.print(f"{plain(trace.source)} at {load.speed:g}x to {plain(load.url + model)}")
     console.print(
-        f"{summary.completed:,} of {summary.requests:,} requests completed in {summary.wall:.1f} s,"
-        f" {summary.output_tokens:,} tokens"
+        f"{summary.completed:,} of {counted(summary.requests, 'request')} completed in {summary.wall:.1f} s,"
+        f" {counted(summary.output_tokens, 'token')}"
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -63,8 +64,8 @@ def notes(trace: Trace, load: Load, summary: Summary) -> list[str]:
         said.append(f"Of {summary.ttft.n} values, the P99 is the largest.")
     if summary.short:
         said.append(f"Answers with fewer tokens than the trace, for the server ended them early: {summary.short:,}.")
-    if summary.clipped:
-        said.append(f"Prompts cut to {load.max_prompt:,} tokens: {summary.clipped:,}.")
+    if summary.clipped and load.max_prompt is not None:
+        said.append(f"Prompts cut to {counted(load.max_prompt, 'token')}: {summary.clipped:,}.")
     if trace.skipped:
         said.append(f"Bad rows of the trace, left out: {trace.skipped:,}.")
     if trace.reordered:

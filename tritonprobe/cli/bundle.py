@@ -12,6 +12,7 @@ import click
 from tritonprobe.cli.census import load
 from tritonprobe.cli.group import BadInput, say
 from tritonprobe.prewarming.manifest import Manifest
+from tritonprobe.wording import counted
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of sentences.")
 _cache = click.option(
@@ -51,7 +52,7 @@ def pack(
     if as_json:
         click.echo(json.dumps({**_summary(manifest), "bytes": found.size, "missing_kernels": list(found.missing)}))
         return
-    say(f"{output}: {_counted(manifest)}, {found.size:,} bytes, for {manifest.environment.target}")
+    say(f"{output}: {_contents(manifest)}, {found.size:,} bytes, for {manifest.environment.target}")
     for kernel in found.missing:
         say(f"not in the cache: variants of {kernel}; run tritonprobe prewarm first", err=True)
 
@@ -69,7 +70,7 @@ def show(place: str, as_json: bool) -> None:
         click.echo(json.dumps({**_summary(manifest), "signed": signed}, indent=1))
         return
     made = manifest.environment
-    say(f"{_counted(manifest)}, {manifest.size:,} bytes unpacked, {'signed' if signed else 'not signed'}")
+    say(f"{_contents(manifest)}, {manifest.size:,} bytes unpacked, {'signed' if signed else 'not signed'}")
     say(f"made for {made.target} by Triton {made.triton} (key {made.triton_key}), ptxas {made.ptxas}")
     for name, value in made.variables:
         say(f"with {name}={value}")
@@ -126,9 +127,10 @@ def install(
             )
         )
     else:
-        say(f"{found.installed:,} folders installed, {found.completed:,} completed, {found.there_before:,} were there")
+        folders = counted(found.installed, "folder")
+        say(f"{folders} installed, {found.completed:,} completed, {found.there_before:,} there before")
         if found.not_installed:
-            say(f"{found.not_installed:,} executable files left out: nobody checked a signature")
+            say(f"{counted(found.not_installed, 'executable file')} left out: nobody checked a signature")
         for name in found.different:
             say(f"left as it is, and different: {name}", err=True)
     raise click.exceptions.Exit(1 if found.different else 0)
@@ -167,9 +169,9 @@ def _folder(named: Path | None) -> Path:
     return found.absolute()
 
 
-def _counted(manifest: Manifest) -> str:
-    parts = [f"{len(manifest.of('entries')):,} kernels", f"{len(manifest.of('autotune')):,} autotune results"]
-    parts += [f"{len(manifest.of('executables')):,} executables"] if manifest.of("executables") else []
+def _contents(manifest: Manifest) -> str:
+    parts = [counted(len(manifest.of("entries")), "kernel"), counted(len(manifest.of("autotune")), "autotune result")]
+    parts += [counted(len(manifest.of("executables")), "executable")] if manifest.of("executables") else []
     return ", ".join([*parts, "a census" if manifest.census is not None else "no census"])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +14,10 @@ import click
 from tritonprobe.cli.group import BadInput, Complaint, say
 from tritonprobe.plain import plain
 from tritonprobe.shapes.census import Census, CensusError, Entry, diff, merge
+from tritonprobe.wording import counted, cut, short_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tritonprobe.shapes.census import Tuned
 
@@ -47,24 +50,15 @@ def show(path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**_totals(found), "kernels": rows}, indent=1))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("kernel", "variants", "buckets", "launches", "cold calls", "cold s"):
-        table.add_column(name, justify="left" if name == "kernel" else "right", overflow="fold")
-    for row in rows[:MOST]:
-        numbers = (row["variants"], row["buckets"], row["launches"], row["cold_calls"])
-        table.add_row(plain(row["kernel"]), *(f"{number:,}" for number in numbers), f"{row['cold_seconds']:,.2f}")
-    Console(markup=False, emoji=False).print(table)
+    for line in _table(rows[:MOST], columns()):
+        click.echo(line)
     if len(rows) > MOST:
-        say(f"... and {len(rows) - MOST} kernels more (--json lists all)")
+        say(f"... and {counted(len(rows) - MOST, 'kernel')} more (--json lists all)")
     for environment in found.environments.values():
         say(f"recorded with Triton {environment.triton} on {environment.device}, Python {environment.python}")
     totals = _totals(found)
-    say(
-        f"{totals['variants']:,} variants, {totals['winners']:,} winners of autotuners, {totals['launches']:,} launches"
-    )
+    winners = counted(totals["winners"], "autotune winner")
+    say(f"{counted(totals['variants'], 'variant')}, {winners}, {counted(totals['launches'], 'launch')}")
     for what, count in sorted(found.dropped.items()):
         say(f"left out: {count:,} {what}")
 
@@ -97,7 +91,7 @@ def diff_(before: Path, after: Path, as_json: bool) -> None:
         for name, entries in lists:
             for entry in entries:
                 say(f"{'+' if name.startswith('new') else '-'} {_named(entry)}")
-        say(f"{len(found.launches):,} buckets with other launch counts")
+        say(f"{counted(len(found.launches), 'bucket')} with other launch counts")
     raise click.exceptions.Exit(0 if found.same_variants else 1)
 
 
@@ -108,7 +102,7 @@ def save(found: Census, output: Path) -> None:
     except OSError as error:
         raise Complaint(f"{output}: {error.strerror}") from None
     totals = _totals(found)
-    say(f"{output}: {totals['variants']:,} variants, {totals['launches']:,} launches", err=True)
+    say(f"{output}: {counted(totals['variants'], 'variant')}, {counted(totals['launches'], 'launch')}", err=True)
 
 
 def _named(entry: Entry | Tuned) -> str:
@@ -124,6 +118,27 @@ def _totals(found: Census) -> dict[str, Any]:
         "launches": sum(found.launches.values()),
         "dropped": dict(found.dropped),
     }
+
+
+def columns() -> int | None:
+    """Of the terminal that we write to; None if it is none, which has room for whatever is written."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _table(rows: Sequence[dict[str, Any]], width: int | None) -> Iterator[str]:
+    """A line a kernel, whose name gives way where the terminal is narrow: to its last part, then to an ellipsis."""
+    heads = ["kernel", "variants", "buckets", "launches", "cold calls", "cold s"]
+    cells = [heads]
+    for row in rows:
+        numbers = (row["variants"], row["buckets"], row["launches"], row["cold_calls"])
+        cells.append([plain(row["kernel"]), *(f"{number:,}" for number in numbers), f"{row['cold_seconds']:,.2f}"])
+    longest, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    room = longest if width is None else max(len(heads[0]), width - sum(2 + each for each in widths))
+    short = short_names(line[0] for line in cells) if longest > room else {}
+    names = [cut(short.get(line[0], line[0]), room) for line in cells]
+    left = max(map(len, names))
+    for name, (_, *line) in zip(names, cells, strict=True):
+        yield "  ".join([name.ljust(left), *(cell.rjust(each) for cell, each in zip(line, widths, strict=True))])
 
 
 def _rows(found: Census) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from tritonprobe.story import Story, from_json
 from tritonprobe.traffic.generator import generate
 from tritonprobe.traffic.latency import Summary
 from tritonprobe.traffic.trace import Trace, TraceRow
+from tritonprobe.wording import counted
 
 if TYPE_CHECKING:
     import httpx
@@ -46,7 +47,7 @@ CLASSES = ((1,), (16,), (17,), (16, 17))
 """Prompts sent last, each group alone: Triton compiles apart for 1, for multiples of 16 and for other token counts, and
 which of them the traffic's batches have is a matter of timing. With these, both runs have had all of them."""
 INTRO = (
-    "{requests} requests and {classes} short ones, to a server that nobody warmed up, twice; cold: an empty cache; "
+    "{requests} and {classes} short ones, to a server that nobody warmed up, twice; cold: an empty cache; "
     "warm: a fresh process with the cache that the first one left"
 )
 REQUEST_SECONDS = 300.0
@@ -147,7 +148,7 @@ def _visit(name: str, root: Path, scratch: Path, device: str, requests: int, see
     state = "an empty cache" if name == "cold" else "the cache that the first one left"
     say(f"{name}: starting a server with {state}", err=True)
     with child(command, scratch / f"{name}.log", cwd=root, env=env) as server:
-        say(f"{name}: ready after {server.started_in:.1f} s; sending {requests} requests", err=True)
+        say(f"{name}: ready after {server.started_in:.1f} s; sending {counted(requests, 'request')}", err=True)
         summary = asyncio.run(_traffic(server, requests, seed))
         report = _get(server, "/report").json()
         return Visit(summary, from_json(report), report, _get(server, "/metrics").text, server.started_in)
@@ -175,9 +176,9 @@ async def _traffic(server: Child, requests: int, seed: int) -> Summary:
     summary = Summary.of(done)
     if summary.failed:
         kinds = ", ".join(f"{count} x {kind}" for kind, count in summary.failed)
-        say(f"  {requests - summary.completed} of {requests} requests failed: {kinds}", err=True)
+        say(f"  {requests - summary.completed} of {counted(requests, 'request')} failed: {kinds}", err=True)
         if not summary.completed:
-            raise ChildError(f"the server answered none of {requests} requests ({kinds})")
+            raise ChildError(f"the server answered none of {counted(requests, 'request')} ({kinds})")
     return summary
 
 
@@ -242,6 +243,5 @@ def _screen(visits: dict[str, Visit]) -> None:
 
     runs = [text.Run(name, v.story, v.summary.ttft, v.summary.tpot) for name, v in visits.items()]
     click.echo(err=True)
-    text.show(
-        runs, text.console(), INTRO.format(requests=visits["cold"].summary.requests, classes=sum(map(len, CLASSES)))
-    )
+    requests = counted(visits["cold"].summary.requests, "request")
+    text.show(runs, text.console(), INTRO.format(requests=requests, classes=sum(map(len, CLASSES))))

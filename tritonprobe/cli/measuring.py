@@ -44,7 +44,23 @@ def device_for(device: str, output: Path | None) -> str | None:
     except SettingError as error:
         raise BadInput(str(error)) from None
     except ModuleNotFoundError as error:
-        raise BadInput(f"bench needs {error.name}: pip install {error.name}") from None
+        raise _missing(error) from None
+
+
+def need_gpu(verb: str, output: Path | None) -> None:
+    """For a verb that measures GPUs only. Raises BadInput."""
+    from tritonprobe.proving.document import sees_gpu
+
+    check_output(output)
+    try:
+        if not sees_gpu():
+            raise BadInput(f"{verb} needs a GPU, and torch sees no CUDA device")
+    except ModuleNotFoundError as error:
+        raise _missing(error) from None
+
+
+def _missing(error: ModuleNotFoundError) -> BadInput:
+    return BadInput(f"bench needs {error.name}: pip install {error.name}")
 
 
 def check_output(output: Path | None) -> None:

@@ -32,6 +32,7 @@ from tritonprobe.ledger.layout import FormatError
 from tritonprobe.ledger.reading import generation, ledger_files
 from tritonprobe.prewarming.keeper import collect
 from tritonprobe.settings import Settings
+from tritonprobe.wording import counted
 
 NOT_FOUND, NOT_RUNNABLE = 127, 126
 
@@ -154,21 +155,21 @@ def _watched(command: Command, directory: Directory, settings: Settings, signals
         _say("nothing was counted: no process of the command imported Triton where it could be watched")
         leave(directory)
     else:
-        counted = Counted.by(reader).since(before)
-        _say(f"{counted}{'' if serving is None else f'; metrics were at {serving.url}'}")
+        total = Counted.by(reader).since(before)
+        _say(f"{total}{'' if serving is None else f'; metrics were at {serving.url}'}")
         if census.replayed is not None:
-            _say_if_unused(census.replayed, counted)
+            _say_if_unused(census.replayed, total)
         if census.recorded is not None:
             _record(path, census.recorded)
         _leave(directory, ending)
     return ending
 
 
-def _say_if_unused(census: Path, counted: Counted) -> None:
+def _say_if_unused(census: Path, total: Counted) -> None:
     """Without `ready()` a census does nothing, which nobody would notice. What failed in it is in the program's log."""
-    if not counted.prewarms.total():
+    if not total.prewarms.total():
         _say(f"{census} was never replayed: nobody called tritonprobe.ready()")
-    elif counted.prewarms["no_device"] and not (counted.replays() or counted.prewarms["failed"]):
+    elif total.prewarms["no_device"] and not (total.replays() or total.prewarms["failed"]):
         _say(f"{census} was never replayed: where tritonprobe.ready() was called, no device was in use yet")
 
 
@@ -179,7 +180,8 @@ def _record(directory: Path, target: Path) -> None:
     except OSError as error:
         _say(f"--record {target}: {error.strerror}; no census was written")
         return
-    _say(f"{target}: {len(found.entries):,} variants, {sum(found.launches.values()):,} launches recorded")
+    variants, launches = counted(len(found.entries), "variant"), counted(sum(found.launches.values()), "launch")
+    _say(f"{target}: {variants}, {launches} recorded")
 
 
 def _supervise(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tritonprobe.ledger import HistogramSample, Readable, Sample
 from tritonprobe.ledger.schema import AFTER_READY, BEFORE_READY, COLD_CALL_SECONDS, LAUNCHES, PREWARMS
 from tritonprobe.model import TIERS
+from tritonprobe.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ class Counted:
 
     def __str__(self) -> str:
         if not (total := self.calls.total()):
-            return f"{self.launches:,} launches, no cold calls"
+            return f"{counted(self.launches, 'launch')}, no cold calls"
         tiers = _tiers(self.calls)
         took = f"{self.seconds:,.2f} s" if self.seconds >= 1 else f"{self.seconds * 1e3:.1f} ms"
-        calls = f"{total:,} cold call{'s' if total > 1 else ''} ({tiers}) of {took}"
-        return f"{self.launches:,} launches, {calls}{self._when(total)}"
+        calls = f"{counted(total, 'cold call')} ({tiers}) of {took}"
+        return f"{counted(self.launches, 'launch')}, {calls}{self._when(total)}"
 
     def replays(self) -> int:
         """How many processes replayed the census, to its end or not."""

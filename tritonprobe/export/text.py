@@ -19,6 +19,7 @@ from tritonprobe.export import why
 from tritonprobe.plain import all_plain
 from tritonprobe.story import Pair, Story
 from tritonprobe.traffic.latency import Percentiles
+from tritonprobe.wording import counted, cut, short_names
 
 PIPED_WIDTH = 104
 """Columns when the output is no terminal."""
@@ -180,7 +181,7 @@ def _bar(share: float, length: int, ascii_only: bool) -> str:
 
 
 def _calls(story: Story) -> str:
-    calls = "1 cold call" if story.cold_calls == 1 else f"{story.cold_calls} cold calls"
+    calls = counted(story.cold_calls, "cold call")
     after = "" if story.after_ready is None else f", {story.after_ready} after ready"
     found = [f"{total.calls} {FOUND[total.tier]}" for total in story.tiers if total.calls]
     return calls + after + (f"; {', '.join(found)}" if found else "")
@@ -193,7 +194,7 @@ def _origin(story: Story) -> str:
 def _dearest(story: Story, width: int) -> Iterator[Text]:
     """For each call what, where and how long; then why. Names give way to numbers where the screen is narrow."""
     shown = story.dearest[:CALLS]
-    short = _short_names(call.kernel for call in story.dearest)
+    short = short_names(call.kernel for call in story.dearest)
     rows = [("when", "kernel", "bucket", "tier", "took", "requests waiting")]
     for call in shown:
         name = short[call.kernel] + ("" if call.mode == "launch" else f" ({call.mode})")
@@ -204,8 +205,8 @@ def _dearest(story: Story, width: int) -> Iterator[Text]:
     for place, row in enumerate(rows):
         cells = (
             row[0].rjust(when),
-            _cut(row[1], kernel).ljust(kernel),
-            _cut(row[2], bucket).ljust(bucket),
+            cut(row[1], kernel).ljust(kernel),
+            cut(row[2], bucket).ljust(bucket),
             row[3].ljust(tier),
             row[4].rjust(took),
             row[5].rjust(waiting_width),
@@ -224,23 +225,12 @@ def _share(room: int, kernel: int, bucket: int) -> tuple[int, int]:
     return kernel, min(bucket, room - kernel)
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _short_names(kernels: Iterable[str]) -> dict[str, str]:
-    """The last part of each name, where it says which kernel is meant; else the whole name."""
-    names = set(kernels)
-    tails = [name.rpartition(".")[2] for name in names]
-    return {name: tail if tails.count(tail) == 1 else name for name, tail in zip(names, tails, strict=True)}
-
-
 def _pairs(runs: Sequence[Run], width: int) -> Table:
     """The first run's pairs, in all runs; the last row sums what is not shown."""
     counts = [what for what in COUNTS if what != "remote" or _any_remote(runs)]
     tables = [{(p.kernel, p.bucket): p for p in run.story.pairs} for run in runs]
     shown = list(tables[0])[:PAIRS]
-    short = _short_names(kernel for kernel, _ in shown)
+    short = short_names(kernel for kernel, _ in shown)
     rows: list[tuple[str, str, list[str]]] = []
     for key in shown:
         found = ([known[key]] if key in known else [] for known in tables)
@@ -257,7 +247,7 @@ def _pairs(runs: Sequence[Run], width: int) -> Table:
     room = width - 2 - sum(2 + max(map(len, column)) for column in columns)
     kernel, bucket = _share(room, max(len(row[0]) for row in rows), max(len(row[1]) for row in rows))
     for name, where, cells in rows:
-        table.add_row(_cut(name, kernel), _cut(where, bucket), *cells)
+        table.add_row(cut(name, kernel), cut(where, bucket), *cells)
     return table
 
 
@@ -289,9 +279,9 @@ def _remedies(story: Story) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
-    short = _short_names(kernel for remedy in story.remedies for kernel in remedy.kernels)
+    short = short_names(kernel for remedy in story.remedies for kernel in remedy.kernels)
     for remedy in story.remedies[:REMEDIES]:
         names = [short[kernel] for kernel in remedy.kernels]
-        whose = ", ".join(names) if len(names) <= 2 else f"{len(names)} kernels"
+        whose = ", ".join(names) if len(names) <= 2 else counted(len(names), "kernel")
         table.add_row(duration(remedy.seconds), f"{whose}: {remedy.text}")
     return table

@@ -154,4 +154,4 @@ class BaseSource:
 
 def left_out(series: int) -> str | None:
     """The sentence about series of metrics that this version does not have."""
-    return f"{series} series are left out: they are another version's of tritonprobe" if series else None
+    return f"{series} series left out: another version of tritonprobe wrote them" if series else None

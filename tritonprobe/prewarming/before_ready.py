@@ -14,6 +14,7 @@ from itertools import islice
 from tritonprobe.model import PrewarmOutcome
 from tritonprobe.prewarming.run import Prewarmed, Skipped
 from tritonprobe.shapes.census import Census, CensusError
+from tritonprobe.wording import counted
 
 log = logging.getLogger("tritonprobe")
 
@@ -68,13 +69,13 @@ def replay(path: str, timeout: float, prewarm: Callable[[Census], Prewarmed], fa
 
 def _reasons(skipped: list[Skipped]) -> str:
     """The first ones, each once with how often it came."""
-    counted = Counter(f"{one.kernel}: {one.because}" for one in skipped)
+    times = Counter(f"{one.kernel}: {one.because}" for one in skipped)
     shown = [
         f"{reason[:MAX_SHOWN]}{f' ({count} times)' if count > 1 else ''}"
-        for reason, count in islice(counted.items(), MAX_REASONS)
+        for reason, count in islice(times.items(), MAX_REASONS)
     ]
-    more = len(counted) - len(shown)
-    return "".join(f"; {one}" for one in [*shown, *([f"and {more} more reasons"] if more else [])])
+    more = len(times) - len(shown)
+    return "".join(f"; {one}" for one in [*shown, *([f"and {counted(more, 'more reason')}"] if more else [])])
 
 
 def _failed(because: str) -> Outcome:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from tritonprobe.prewarming.plan import Plan, Task, make_plan, untuned, winners
 from tritonprobe.shapes.census import Census, Entry
+from tritonprobe.wording import counted
 
 if TYPE_CHECKING:
     from tritonprobe.adapter.core import Adapter
@@ -72,10 +73,11 @@ class Prewarmed:
     """``deadline`` or ``interrupt``, if something of the plan was not begun for that."""
 
     def summary(self) -> str:
-        """``21 variants in 0.4 s: 2 compiled, 19 were there``: in memory, or in Triton's cache."""
+        """``21 variants in 0.4 s: 2 compiled, 19 there before``: in memory, or in Triton's cache."""
         compiled = self.replayed - self.on_disk
         there = self.on_disk + self.there_before
-        return f"{compiled + there:,} variants in {self.seconds:.1f} s: {compiled:,} compiled, {there:,} were there"
+        variants = counted(compiled + there, "variant")
+        return f"{variants} in {self.seconds:.1f} s: {compiled:,} compiled, {there:,} there before"
 
 
 def run(

@@ -53,6 +53,13 @@ def command_line(verb: str, options: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
+def sees_gpu() -> bool:
+    """Whether torch has a CUDA device here."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def pick_device(device: str) -> str | None:
     """``auto``, ``cuda`` or ``compile-only:cuda:90`` as the compile-only device to use, or None for the GPU.
 
@@ -62,9 +69,7 @@ def pick_device(device: str) -> str | None:
     from tritonprobe.settings import SettingError
 
     if device in ("auto", "cuda"):
-        import torch
-
-        if torch.cuda.is_available():
+        if sees_gpu():
             return None
         if device == "cuda":
             raise SettingError("--device cuda: torch sees no CUDA device; --device compile-only:cuda:90 needs none")

@@ -24,6 +24,7 @@ from tritonprobe.bus import Bus, Subscriber
 from tritonprobe.proving.intervals import Interval, interval
 from tritonprobe.requests import Requests
 from tritonprobe.tracing import Trace
+from tritonprobe.wording import counted
 
 BUDGET_US = 5.0
 PROMISED = ("same", "rebuilt")
@@ -50,7 +51,7 @@ class Batch:
 
     @property
     def how(self) -> str:
-        peers = f"{self.peers} peers" if self.peers else "alone"
+        peers = counted(self.peers, "peer") if self.peers else "alone"
         return f"{peers}, {'a tracer that samples nothing' if self.tracer else 'no tracer installed'}"
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tritonprobe.files import write_whole
+from tritonprobe.wording import counted
 
 MAX_LINE = 64 * 1024  # bytes
 MAX_TOKENS = 10_000_000  # in one prompt, or one answer
@@ -113,7 +114,7 @@ def read_trace(path: str | os.PathLike[str], *, skip_bad: bool = False, limit: i
     except OSError as error:
         raise TraceError(f"{source}: cannot be read: {error.strerror or error}") from None
     if not read:
-        why = f"none of its {skipped} rows can be used" if skipped else "it has no rows"
+        why = f"none of its {counted(skipped, 'row')} can be used" if skipped else "it has no rows"
         raise TraceError(f"{source}: nothing to replay: {why}")
     return _trace(read, form.ticks, skipped, source)
 
