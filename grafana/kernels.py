@@ -250,6 +250,15 @@ def itself() -> list[Panel]:
             size=(8, 7),
         ),
         by_instance(
+            "CUDA graphs without GPU times of their own",
+            "Since the process started, where TRITONPROBE_GPU_WINDOWS=graphs: captures given up, so that the graphs' "
+            "kernels stand under `external`, or in the bucket of another graph that looks the same.",
+            schema.CAPTURES_DROPPED,
+            "why",
+            "captures",
+            size=(8, 7),
+        ),
+        by_instance(
             "What clients sent that cannot be read",
             "Since the process started: `traceparent` headers that are none. Their requests are in no trace of the "
             "client's, and served as all others; no alert asks for these.",

@@ -248,6 +248,18 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(replays.graphs._graphs) == 2
 
 
+def test_too_many_captures_are_told_of_and_those_of_dead_graphs_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs_module, "MAX_CAPTURES", 3)
+    replays, living = Replays(), [Living() for _ in range(5)]
+    captures = [Capture([launch("a", grid, f"of {grid}")], alive) for grid, alive in enumerate(living)]
+    assert [replays.graphs.captured(capture) for capture in captures[:3]] == [0, 0, 0]
+    living[1].alive = False
+    assert replays.graphs.captured(captures[3]) == 0, "in the place of one that explains nothing any more"
+    assert replays.graphs.captured(captures[4]) == 1
+    seen = [replays.window([("a", grid)], graph=grid) for grid in range(5)]
+    assert seen == [["unknown"], ["unknown"], ["of 2"], ["of 3"], ["of 4"]]
+
+
 def test_a_graph_that_is_known_does_not_hold_its_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     class Launches(list[Launch]):
         """A list that one can have a weak reference to."""

@@ -21,6 +21,7 @@ from tests.adapter.conftest import fresh, samples_of, total_of
 from tests.gpu_records.fake_gpu import FakeCupti, FakeLauncher
 from tests.gpu_records.test_window import left_kernel
 from tritonprobe import runtime as runtime_module
+from tritonprobe.adapter import captures as captures_module
 from tritonprobe.adapter.captures import Captures
 from tritonprobe.adapter.profilers import Profilers
 from tritonprobe.gpu import cupti_clock as clock_module
@@ -329,6 +330,7 @@ def test_a_capture_tells_what_was_launched_in_it(program: Program) -> None:
         lambda what: told.append(f"{what} begins"),
         lambda what: told.append(f"{what} ends"),
         lambda launches, alive: told.append((launches, alive)),
+        told.append,
         program.runtime.fault,
     )
     plain = vars(Graph).copy()
@@ -352,12 +354,65 @@ def test_a_capture_tells_what_was_launched_in_it(program: Program) -> None:
     assert vars(Graph) == plain
 
 
+@pytest.mark.parametrize("why", ["mixed", "large"])
+def test_a_capture_whose_launches_nobody_knows_is_told_of(
+    program: Program, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captures_module, "MAX_LAUNCHES", 2)
+    kept: list[Any] = []
+    lost: list[str] = []
+    nothing = lambda what: None  # noqa: E731
+    windows, fault = program.runtime.adapter.windows, program.runtime.fault
+    captures = Captures(windows, nothing, nothing, lambda *each: kept.append(each), lost.append, fault)
+    captures._patch(SimpleNamespace(CUDAGraph=Graph, is_current_stream_capturing=lambda: True))  # type: ignore[arg-type]
+    graphs = [Graph(), Graph()] if why == "mixed" else [Graph()]
+    for graph in graphs:
+        graph.capture_begin()
+    for _ in range(1 if why == "mixed" else 2):
+        program.launch()
+    for graph in graphs:
+        graph.capture_end()
+    captures.remove()
+    assert lost == [why] * len(graphs)
+    assert kept == []
+
+
+@pytest.mark.parametrize("graphs_too", [True, False])
+def test_captures_given_up_are_counted_and_said_once(
+    program: Program, graphs_too: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where graphs are not measured there is nothing to give up."""
+    monkeypatch.setattr("tritonprobe.gpu.times.MAX_CAPTURES", 2)
+    monkeypatch.setattr("tritonprobe.gpu.graphs.MAX_CAPTURES", 2)
+    about = AboutProgram(lambda: None, str, lambda: True, lambda: False, graphs_too=graphs_too)
+    times = program.times = GpuTimes(
+        program.runtime.ledger, program.runtime.fault, program.runtime.adapter.windows, about
+    )
+    captured = [([(("a", grid), ("m.a", f"n={grid}"))], lambda: True) for grid in range(6)]
+    for launches, alive in captured[:4]:  # between two windows
+        times.captured(launches, alive)
+    times.not_captured("mixed")
+    program.window()
+    for launches, alive in captured[4:]:  # beside those that the windows' clock keeps
+        times.captured(launches, alive)
+    program.window()
+    counted = samples_of(program.runtime, "gpu_captures_dropped_total")
+    assert counted == ({("bound",): 4, ("mixed",): 1} if graphs_too else {})
+    said = [record.message for record in caplog.records if "gpu_captures_dropped_total" in record.message]
+    assert len(said) == (2 if graphs_too else 0)
+
+
 @pytest.mark.parametrize("emptied", [Graph.reset, Graph.capture_begin], ids=["reset", "captured again"])
 def test_a_graph_that_is_emptied_is_not_alive(program: Program, emptied: Callable[[Graph], None]) -> None:
     lives: list[Callable[[], bool]] = []
     nothing = lambda what: None  # noqa: E731
     captures = Captures(
-        program.runtime.adapter.windows, nothing, nothing, lambda _, alive: lives.append(alive), program.runtime.fault
+        program.runtime.adapter.windows,
+        nothing,
+        nothing,
+        lambda _, alive: lives.append(alive),
+        nothing,
+        program.runtime.fault,
     )
     captures._patch(SimpleNamespace(CUDAGraph=Graph, is_current_stream_capturing=lambda: True))  # type: ignore[arg-type]
     graph, other = Graph(), Graph()

@@ -121,6 +121,7 @@ class Server:
         ledger.add(schema.LOOKUPS_FAILED, (MATMUL, "M<=32"))
         ledger.add(schema.ERRORS, ("requests",))
         ledger.add(schema.SPANS_DROPPED, ("link",), 7)
+        ledger.add(schema.CAPTURES_DROPPED, ("bound",), 5)
         ledger.add(schema.FIRST_STEPS, ("<=32", "0"), 0.12)
         ledger.add(schema.CLIENT_ERRORS, ("traceparent",), 3)
         ledger.set(schema.VARIANTS, (MATMUL,), 3)

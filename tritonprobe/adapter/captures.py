@@ -24,7 +24,7 @@ log = logging.getLogger("tritonprobe")
 
 GRAPHS = "torch.cuda.graphs"
 MAX_LAUNCHES = 200_000  # kept of one capture
-MAX_LIVES = 4096  # graphs of which we would notice that they are captured into again
+MAX_LIVES = 8192  # graphs of which we would notice that they are captured into again
 
 Launch = tuple[tuple[str, int], Label]
 """The function's name and its grid as one number; kernel and bucket."""
@@ -42,7 +42,10 @@ class _Life:
 
 
 class Captures:
-    """``begins`` and ``ends`` are told of each capture, ``captured`` of the launches in it."""
+    """``begins`` and ``ends`` are told of each capture, ``captured`` of the launches in it.
+
+    Where these are not known, ``not_captured`` is told why: ``mixed``, ``large``.
+    """
 
     def __init__(
         self,
@@ -50,12 +53,14 @@ class Captures:
         begins: Callable[[str], None],
         ends: Callable[[str], None],
         captured: Callable[[list[Launch], Callable[[], bool]], None],
+        not_captured: Callable[[str], None],
         fault: Callable[[str], None],
     ) -> None:
         self._windows = windows
         self._begins = begins
         self._ends = ends
         self._captured = captured
+        self._not_captured = not_captured
         self._fault = fault
         self._patches = Patches()
         self._late: LateImport | None = None
@@ -164,8 +169,12 @@ class Captures:
                 if not self._under_way:
                     self._windows.close(self._see)
                 mixed = self._mixed
-            if finished and not mixed and len(seen) < MAX_LAUNCHES:
+            if not finished:
+                return
+            if not mixed and len(seen) < MAX_LAUNCHES:
                 self._captured(_launches(seen), self._life_of(graph))
+            elif seen:
+                self._not_captured("mixed" if mixed else "large")
         except Exception:
             self._fault("captures")
 

@@ -38,7 +38,8 @@ class GpuWatch:
         self._fault = fault
         program = Program(unmeasurable, foreign, is_ready, self._has_graphs, graphs_too)
         self.times: GpuTimes = GpuTimes(ledger, fault, windows, program)
-        self._captures = Captures(windows, self.times.begins, self.times.ends, self.times.captured, fault)
+        times = self.times
+        self._captures = Captures(windows, times.begins, times.ends, times.captured, times.not_captured, fault)
         self._profilers = Profilers(self.times.begins, self.times.ends, fault)
 
     def _has_graphs(self) -> bool:

@@ -9,6 +9,10 @@ from typing import Protocol
 from tritonprobe.model import GpuLaunches, GpuSample, WindowOutcome
 from tritonprobe.seen import Label, TracedStep
 
+MAX_CAPTURES = 8192
+"""Captures of CUDA graphs that are kept, of graphs that are there still; the oldest go first. An engine that captures its
+model in pieces has one for each piece and each batch size."""
+
 
 @dataclass(frozen=True, slots=True)
 class Looked:
@@ -67,5 +71,8 @@ class Clock(Protocol):
     def rest(self) -> None:
         """Nothing is on and nothing outstanding."""
 
-    def captured(self, launches: list[tuple[tuple[str, int], Label]], alive: Callable[[], bool]) -> None:
-        """A graph was captured, with these launches: function and grid (as `records.grid_code` has it), and label."""
+    def captured(self, launches: list[tuple[tuple[str, int], Label]], alive: Callable[[], bool]) -> int:
+        """A graph was captured, with these launches: function and grid (as `records.grid_code` has it), and label.
+
+        Returns how many captures were given up for it.
+        """

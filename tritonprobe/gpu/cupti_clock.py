@@ -115,8 +115,8 @@ class CuptiClock:
             except CuptiError:
                 log.debug("tritonprobe: CUPTI stays in the process", exc_info=True)
 
-    def captured(self, launches: list[tuple[Key, Label]], alive: Callable[[], bool]) -> None:
-        self._graphs.captured(Capture(launches, alive))
+    def captured(self, launches: list[tuple[Key, Label]], alive: Callable[[], bool]) -> int:
+        return self._graphs.captured(Capture(launches, alive))
 
     def _external(self, name: str) -> str:
         return self._published.external(self._program.rename(readable(name)))

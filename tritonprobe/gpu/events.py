@@ -104,8 +104,9 @@ class EventClock:
     def rest(self) -> None:
         self.cut()
 
-    def captured(self, launches: list[tuple[Key, Label]], alive: Callable[[], bool]) -> None:
+    def captured(self, launches: list[tuple[Key, Label]], alive: Callable[[], bool]) -> int:
         """What a graph replays cannot be seen by events around launches."""
+        return 0
 
     def _see(self, seen: Seen) -> None:
         if len(self._seen) < 50_000:

@@ -29,12 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Key
+from tritonprobe.gpu.clock import MAX_CAPTURES
 from tritonprobe.gpu.records import Records
 from tritonprobe.gpu.spans import Ints
 from tritonprobe.seen import Label
 
-MAX_CAPTURES = 1024
-MAX_GRAPHS = 1024
+MAX_GRAPHS = 8192
 MAX_NODES = 1_000_000
 """Nodes kept of all captures, and of all graphs. The oldest go first."""
 STEADY = 3
@@ -50,6 +50,12 @@ class Capture:
     launches: list[tuple[Key, Label]]
     alive: Callable[[], bool] = lambda: True
     number: int = 0  # the how manieth it is; given by `Graphs`
+    keys: tuple[Key, ...] = ()  # of the launches
+    functions: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.keys = tuple(key for key, _ in self.launches)
+        self.functions = frozenset(name for name, _ in self.keys)
 
 
 @dataclass(slots=True)
@@ -75,21 +81,34 @@ class Graphs:
     """The captures seen and the graphs recognised so far."""
 
     def __init__(self) -> None:
-        self._captures: deque[Capture] = deque(maxlen=MAX_CAPTURES)
+        self._captures: deque[Capture] = deque()
+        self._launches = 0  # in all of these
         self._graphs: OrderedDict[int, _Graph] = OrderedDict()
         self._asked: set[int] = set()  # graphs that no capture explains, as things stand
         self._told = 0  # captures so far
 
-    def captured(self, capture: Capture) -> None:
-        """A graph has been captured. One that launched nothing through us is of no interest."""
-        if capture.launches:
-            self._told += 1
-            capture.number = self._told
-            self._captures.append(capture)
-            kept = sum(len(c.launches) for c in self._captures)
-            while kept > MAX_NODES and len(self._captures) > 1:
-                kept -= len(self._captures.popleft().launches)
-            self._asked.clear()
+    def captured(self, capture: Capture) -> int:
+        """A graph has been captured. One that launched nothing through us is of no interest.
+
+        Returns how many captures were given up for it.
+        """
+        if not capture.launches:
+            return 0
+        self._told += 1
+        capture.number = self._told
+        self._captures.append(capture)
+        self._launches += len(capture.launches)
+        if self._are_too_many():
+            self._bury()
+        gone = 0
+        while self._are_too_many() and len(self._captures) > 1:
+            self._launches -= len(self._captures.popleft().launches)
+            gone += 1
+        self._asked.clear()
+        return gone
+
+    def _are_too_many(self) -> bool:
+        return len(self._captures) > MAX_CAPTURES or self._launches > MAX_NODES
 
     def attribute(self, records: Records, names: Sequence[str], off_ns: int) -> tuple[list[Label], Ints]:
         """Labels, and each record's index into them, or FOREIGN. `names[i]` is the function of class i.
@@ -160,12 +179,15 @@ class Graphs:
     def _answers(self, nodes: dict[int, Key]) -> Iterator[_Answer]:
         """What each capture calls these nodes, of those that fit."""
         in_order = sorted(nodes.items())
+        theirs: dict[frozenset[str], tuple[Key, ...]] = {}  # the graph's kernels of these functions, in order
         for capture in self._captures:
-            launched = [key for key, _ in capture.launches]
-            functions = {name for name, _ in launched}
-            mine = [(node, key) for node, key in in_order if key[0] in functions]
-            if [key for _, key in mine] == launched and capture.alive():
-                yield capture, {node: label for (node, _), (_, label) in zip(mine, capture.launches, strict=True)}
+            functions = capture.functions
+            keys = theirs.get(functions)
+            if keys is None:
+                keys = theirs[functions] = tuple(key for _, key in in_order if key[0] in functions)
+            if keys == capture.keys and capture.alive():
+                mine = [node for node, key in in_order if key[0] in functions]
+                yield capture, {node: label for node, (_, label) in zip(mine, capture.launches, strict=True)}
 
     def _are_taken(self, number: int, answers: Sequence[_Answer]) -> bool:
         """Whether as many graphs other than this one are these captures, and can be no others."""
@@ -177,7 +199,8 @@ class Graphs:
         """Captures whose graph is gone explain nothing any more; what they stood in the way of may be clear now."""
         living = [capture for capture in self._captures if capture.alive()]
         if len(living) < len(self._captures):
-            self._captures = deque(living, MAX_CAPTURES)
+            self._captures = deque(living)
+            self._launches = sum(len(capture.launches) for capture in living)
             self._asked.clear()
 
     def _forget(self) -> None:

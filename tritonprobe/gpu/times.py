@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tritonprobe.gpu.budget import Budget
-from tritonprobe.gpu.clock import Clock, Looked, NeverAgain, NotYet
+from tritonprobe.gpu.clock import MAX_CAPTURES, Clock, Looked, NeverAgain, NotYet
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.model import GpuLaunches, GpuSample
@@ -36,6 +36,11 @@ STRIKES = 3
 FORK = "fork"
 LEAVING_SECONDS = 0.5
 """A fork, the first capture of a graph, and the end, wait so long at most for a window that they have just ended."""
+_DROPPED = {
+    "bound": "more were captured than are kept",
+    "mixed": "two were captured at the same time",
+    "large": "its capture had more launches than are kept",
+}
 _FOREIGN_PROFILERS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID", "NV_NSIGHT_INJECTION_TRANSPORT_TYPE")
 
 
@@ -67,6 +72,7 @@ class GpuTimes:
         self._lock = threading.RLock()
         self._stop: threading.Event | None = None
         self._strikes = 0
+        self._said: set[str] = set()
         self._replays = False  # of graphs that nobody told us of
         self._context_since: float | None = None
         self._info: tuple[str, str] | None = None
@@ -144,9 +150,32 @@ class GpuTimes:
 
     def captured(self, launches: list[tuple[tuple[str, int], Label]], alive: Callable[[], bool]) -> None:
         """A graph was captured, with these launches in it: function, grid and label of each."""
+        if not self._program.graphs_too:
+            return  # nothing is looked at any more
+        gone = 0
         with self._lock:
             self.captures.append((launches, alive))
-            del self.captures[:-1024]
+            if len(self.captures) > MAX_CAPTURES:
+                self.captures = [each for each in self.captures if each[1]()]
+                gone = max(0, len(self.captures) - MAX_CAPTURES)
+                del self.captures[:gone]
+        self._captures_dropped("bound", gone)
+
+    def not_captured(self, why: str) -> None:
+        """A graph was captured, and nobody can say what was launched in it."""
+        if self._program.graphs_too:
+            self._captures_dropped(why, 1)
+
+    def _captures_dropped(self, why: str, count: int) -> None:
+        if count:
+            self._ledger.add(schema.CAPTURES_DROPPED, (why,), count)
+            if why not in self._said:
+                self._said.add(why)
+                log.warning(
+                    "tritonprobe: a CUDA graph's GPU time will not be told by bucket: %s (said once, counted in "
+                    "gpu_captures_dropped_total)",
+                    _DROPPED[why],
+                )
 
     def window(self, seconds: float) -> tuple[GpuSample, ...]:
         """One window, now, whatever the budget says. Nothing, if it had to be given up or GPU time cannot be measured.
@@ -215,7 +244,7 @@ class GpuTimes:
             fresh, self.captures = self.captures, []
         try:
             for launches, alive in fresh:
-                clock.captured(launches, alive)
+                self._captures_dropped("bound", clock.captured(launches, alive))
             found = clock.look(seconds, wait)
             why = f"the last window was {found.outcome}"
         except NeverAgain as end:

@@ -280,6 +280,12 @@ AFTER_READY_BY_KERNEL = Metric(
 SERIES_DROPPED = Metric(
     "series_dropped_total", "counter", "Series that a bound sent to `other`, by metric.", ("metric",)
 )
+CAPTURES_DROPPED = Metric(
+    "gpu_captures_dropped_total",
+    "counter",
+    "Captures of CUDA graphs that GPU windows gave up: such graphs' kernels are `external`, or in another one's bucket.",
+    ("why",),
+)
 SPANS_DROPPED = Metric(
     "spans_dropped_total",
     "counter",
@@ -335,6 +341,7 @@ METRICS: tuple[Metric, ...] = (
     AFTER_READY,
     AFTER_READY_BY_KERNEL,
     SERIES_DROPPED,
+    CAPTURES_DROPPED,
     SPANS_DROPPED,
     ERRORS,
     CLIENT_ERRORS,
