@@ -52,8 +52,10 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
         consumer = found.consumer_us()
         if consumer is not None:
             say(f"consumer: {consumer:.3f} us a record")
+        slower = found.slower_than_best()
         for name, times in found.steady().items():
-            say(f"tuner: {name}: the same winner in {times} of ten")
+            quality = f", at most {slower[name]:.2%} slower than the best" if name in slower else ""
+            say(f"tuner: {name}: the same winner in {times} of ten{quality}")
         for name, setting in found.parts.get("exact", {}).items():
             records = counted(setting["records"], "record")
             say(

@@ -15,6 +15,7 @@ from typing import Any
 from tritonprobe.proving.intervals import Interval, differences, interval, ratios
 from tritonprobe.proving.processes import MeasuringError, Say, ask, environment
 
+REFERENCE_CLOCK = "gpu.bench"
 PARTS = ("launches", "others", "graph", "graph_measured", "exact", "tuner", "consumer")
 LAUNCH_RATIO, REPLAY_RATIO = 1.03, 1.013
 """What windows may cost at most by default: a launch against an unprobed one, and a replay of 100 tiny kernels."""
@@ -71,6 +72,22 @@ class Gpu:
             found[name] = max(winners.count(winner) for winner in winners)
         return found
 
+    def slower_than_best(self) -> dict[str, float]:
+        """By kernel and clock: how much slower the worst of its ten winners is than the best configuration.
+
+        Of how long each takes the medians of ten measurements by `gpu.bench` decide. Of configurations that take the
+        same any may win.
+        """
+        found = {}
+        sessions = self.parts.get("tuner", {})
+        for name in sessions:
+            ms = [session["ms"] for session in sessions.get(f"{name.split()[0]} {REFERENCE_CLOCK}", ())]
+            if ms:
+                takes = {config: median(each[config] for each in ms) for config in ms[0]}
+                worst = max(takes[session["winner"]] for session in sessions[name])
+                found[name] = worst / min(takes.values()) - 1
+        return found
+
     def consumer_us(self) -> float | None:
         """Processor time of the window's own thread by record, of the median window. None: not measured."""
         windows = self.parts.get("consumer", {}).get("consumer", ())
@@ -120,6 +137,7 @@ def body(found: Gpu) -> dict[str, Any]:
         "share_of_time_in_windows": {name: asdict(share) for name, share in found.shares().items()},
         "by_default_at_most": found.by_default(),
         "same_winner_of_ten": found.steady(),
+        "worst_winner_slower_than_best": found.slower_than_best(),
         "consumer_us_a_record": found.consumer_us(),
         "failed": dict(found.failed),
         "parts": dict(found.parts),

@@ -26,7 +26,6 @@ GRAPH_KERNELS = 100
 GRAPH_REPLAYS = 200
 SEVERAL = 20  # rounds of what needs fewer
 CONSUMED_SECONDS = 0.5  # of a window with as many records as come in it
-TUNING_WARMUP, TUNING_REP = 5, 20  # milliseconds of each configuration, on either clock
 
 Switch = Callable[[], AbstractContextManager[None]]
 Timings = Mapping[str, Callable[[], float]]
@@ -185,7 +184,7 @@ class Parts:
         return exact(self.say, self.seed)
 
     def tuner(self) -> dict[str, Any]:
-        """Ten tunings by each clock of a short add and of a small matmul: do they pick the same winner?"""
+        """Ten tunings by each clock of a short add and of a small matmul, as an autotuner calls it: who wins?"""
         from triton.testing import do_bench
 
         from tritonprobe.gpu import bench
@@ -205,8 +204,7 @@ class Parts:
                 sessions = []
                 for _ in range(10):
                     times: dict[str, float] = {
-                        config: clock(call, warmup=TUNING_WARMUP, rep=TUNING_REP, quantiles=(0.5, 0.2, 0.8))[0]
-                        for config, call in configs
+                        config: clock(call, quantiles=(0.5, 0.2, 0.8))[0] for config, call in configs
                     }
                     sessions.append({"winner": min(times.items(), key=itemgetter(1))[0], "ms": times})
                 found[f"{name} {clock_name}"] = sessions
