@@ -10,8 +10,8 @@ from tritonprobe.model import GpuLaunches, GpuSample, WindowOutcome
 from tritonprobe.seen import Label, TracedStep
 
 MAX_CAPTURES = 8192
-"""Captures of CUDA graphs that are kept, of graphs that are there still; the oldest go first. An engine that captures its
-model in pieces has one for each piece and each batch size."""
+"""Captures of CUDA graphs that are kept, of graphs that are there still; the oldest go first. An engine that captures
+its model in pieces has one for each piece and each batch size."""
 
 
 @dataclass(frozen=True, slots=True)

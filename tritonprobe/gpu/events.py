@@ -104,7 +104,7 @@ class EventClock:
     def rest(self) -> None:
         self.cut()
 
-    def captured(self, launches: list[tuple[Key, Label]], alive: Callable[[], bool]) -> int:
+    def captured(self, launches: list[tuple[Key, Label]], alive: Callable[[], bool]) -> int:  # noqa: ARG002  # none here
         """What a graph replays cannot be seen by events around launches."""
         return 0
 
