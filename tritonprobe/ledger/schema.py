@@ -283,7 +283,7 @@ SERIES_DROPPED = Metric(
 CAPTURES_DROPPED = Metric(
     "gpu_captures_dropped_total",
     "counter",
-    "Captures of CUDA graphs that GPU windows gave up: their kernels are `external`, or in the bucket of another graph.",
+    "Captures of CUDA graphs that GPU windows gave up: their kernels are `external`, or in another graph's bucket.",
     ("why",),
 )
 SPANS_DROPPED = Metric(
