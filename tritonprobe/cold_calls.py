@@ -101,7 +101,7 @@ class ColdCalls:
 
     def stalls(self) -> list[tuple[int, int]]:
         """When each one in progress began, and its thread."""
-        return [(call.start, thread) for thread, call in list(self._open.items())]
+        return [(call.start, thread) for thread, call in list(self._open.items())] if self._open else []
 
     def show_oldest(self) -> None:
         """Writes since when the oldest in progress is, into the ledger and for the processes of the same engine."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.requests.test_live import HERE, Server
 from tritonprobe.requests import LiveRequest
-from tritonprobe.requests.batches import Batches
+from tritonprobe.requests.batches import batches as make
 
 
 @pytest.fixture
@@ -286,25 +286,18 @@ def test_the_last_batch_holds_its_requests_until_the_next_one_comes(server: Serv
     assert server.requests._live == {}
 
 
-def reads(batches: Batches, batch: list[Any], misuse: Callable[[str, str], None]) -> list[LiveRequest]:
-    return batches.read(batch, misuse, ids=True).requests
-
-
 def test_the_same_batch_is_read_once(server: Server):
-    batches, said = Batches(), list[tuple[str, str]]()
-
-    def misuse(*what: str) -> None:
-        said.append(what)  # type: ignore[arg-type]
-
+    said = list[tuple[str, str]]()
+    batches = make(lambda *what: said.append(what))
     live = [server.requests.request() for _ in range(3)]
-    first = reads(batches, live, misuse)
-    assert first == live
-    assert reads(batches, [*live], misuse) is first
-    assert reads(batches, [(r, 1) for r in live], misuse) is first
-    assert reads(batches, live[1:], misuse) == live[1:]
-    with_ids = batches.read([*live, "elsewhere"], misuse, ids=True)
+    first = batches.read(live, False)
+    assert first.requests == live
+    assert batches.read([*live], False) is first
+    assert batches.read([(r, 1) for r in live], False) is first
+    assert batches.read(live[1:], False).requests == live[1:]
+    with_ids = batches.read([*live, "elsewhere"], True)
     assert (with_ids.requests, with_ids.others) == (live, ["elsewhere"])
-    assert batches.read([*live, "elsewhere"], misuse, ids=True) is with_ids
+    assert batches.read([*live, "elsewhere"], True) is with_ids
     assert said == []
-    assert batches.read([*live, "elsewhere"], misuse, ids=False).others == ["elsewhere"]
+    assert batches.read([*live, "elsewhere"], False).others == ["elsewhere"]
     assert [kind for kind, _ in said] == ["ids"]

@@ -5,8 +5,12 @@ process has joined an engine of five, as a scheduler with four workers. Rounds o
 machine's drift weighs on all alike.
 
 A batch that is the ``same`` is one list for all steps, and a ``rebuilt`` one a new list with the same requests, as
-engines make it for each step; ``pairs`` is the same with a number of tokens beside each request. In a ``changing`` one
-a request leaves and another one comes with each step.
+engines make it for each step; ``pairs`` is the same with a number of tokens beside each request. In the others a request
+leaves and another one comes with each step: in a ``changing`` one the first leaves, and the new one is the last; in a
+``replaced`` one the new one takes the place of some other, and in a ``condensed`` one those behind the one that left move
+up. These two are pairs as well, as a busy engine has them.
+
+The requests are a runtime's, as every program has one: what it tells its steps of cold calls is part of them.
 """
 
 from __future__ import annotations
@@ -22,17 +26,21 @@ from typing import Any
 
 from tritonprobe.bus import Bus, Subscriber
 from tritonprobe.proving.intervals import Interval, interval
-from tritonprobe.requests import Requests
+from tritonprobe.requests import LiveRequest, Requests
+from tritonprobe.runtime import Runtime
+from tritonprobe.settings import Settings
 from tritonprobe.tracing import Trace
 from tritonprobe.wording import counted
 
 BUDGET_US = 5.0
-PROMISED = ("same", "rebuilt")
-"""The batches that the budget is for, whatever their size."""
-KINDS = ("same", "rebuilt", "pairs", "changing")
+KINDS = ("same", "rebuilt", "pairs", "changing", "replaced", "condensed")
+"""The batches. The budget is for all of them, whatever their size."""
+BESIDE = ("pairs", "replaced", "condensed")
 SIZES = (1, 8, 32, 256)
 STEPS = 200
 PEERS = 4
+SCATTER = 7919
+"""The places of those who leave lie this far apart, round the batch."""
 UNSAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 
 Listener = Callable[[Callable[[int], list[Trace]]], "Subscriber | None"]
@@ -61,7 +69,7 @@ class Steps:
 
     @property
     def good(self) -> bool:
-        return all(b.interval.high <= BUDGET_US for b in self.batches if b.kind in PROMISED)
+        return all(b.interval.high <= BUDGET_US for b in self.batches)
 
 
 def measure(rounds: int, seed: int, listener: Listener) -> Steps:
@@ -69,8 +77,8 @@ def measure(rounds: int, seed: int, listener: Listener) -> Steps:
     with ExitStack() as stack:
         engines: list[tuple[int, bool, Callable[[str, int], float]]] = []
         for peers in (0, PEERS):
-            bus = Bus()
-            requests = Requests(bus)
+            runtime = Runtime(Settings())
+            bus, requests = runtime.bus, runtime.live
             if peers:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tritonprobe-steps-")))
                 for each in (requests, *(Requests(Bus()) for _ in range(peers))):
@@ -103,23 +111,30 @@ class _Engine:
 
     def round(self, kind: str, size: int) -> float:
         requests = self._requests
-        live = [requests.request(str(i), "m", UNSAMPLED) for i in range(size + (STEPS if kind == "changing" else 0))]
-        same = live[:size]
+        live = [requests.request(str(i), "m", UNSAMPLED) for i in range(size + STEPS)]
+        running = live[:size]
         times = []
         for number in range(STEPS):
-            batch: list[Any] = same
-            if kind == "pairs":
-                batch = [(request, 1) for request in same]
-            elif kind != "same":
-                first = number if kind == "changing" else 0
-                batch = live[first : first + size]
+            batch: list[Any] = running if kind == "same" else running[:]
+            if kind in BESIDE:
+                batch = [(request, 1) for request in running]
             start = time.perf_counter_ns()
             with requests.step(batch, id=number):
                 pass
             times.append(time.perf_counter_ns() - start)
+            _turn_over(kind, running, number * SCATTER % size, live[size + number])
         for request in live:
             request.finish()
         return median(times) / 1e3
+
+
+def _turn_over(kind: str, running: list[LiveRequest], place: int, new: LiveRequest) -> None:
+    """Somebody leaves, and `new` comes."""
+    if kind == "replaced":
+        running[place] = new
+    elif kind in ("changing", "condensed"):
+        del running[0 if kind == "changing" else place]
+        running.append(new)
 
 
 def body(steps: Steps, rounds: int, seed: int) -> dict[str, Any]:
@@ -129,7 +144,6 @@ def body(steps: Steps, rounds: int, seed: int) -> dict[str, Any]:
         "rounds": rounds,
         "steps_a_round": STEPS,
         "budget_us": BUDGET_US,
-        "promised_batches": list(PROMISED),
         "kept": steps.good,
         "batches": [
             {

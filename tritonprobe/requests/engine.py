@@ -26,6 +26,7 @@ class Engine:
         sweep(folder)
         self._writer = Writer(folder, number)
         self._peers = Peers(folder, number, self._writer.path)
+        self.is_quiet = self._peers.are_quiet
         self._lock = threading.RLock()  # reentrant: a signal's handler may run inside
         self._held: weakref.WeakValueDictionary[int, LiveRequest] = weakref.WeakValueDictionary()
 
@@ -69,10 +70,6 @@ class Engine:
                     request._told.append((record.start, record.end))
                 else:
                     request._elsewhere = (record.start, record.end, record.more)
-
-    def is_quiet(self, now: int) -> bool:
-        """Whether no peer has anything to say, and none is in a cold call. One that came a moment ago may be missed."""
-        return self._peers.are_quiet(now)
 
     def open_stalls(self) -> list[tuple[int, int]]:
         """(start, tag) of the cold calls that peers are in."""

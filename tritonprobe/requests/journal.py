@@ -136,12 +136,6 @@ class Reader:
     def has_news(self) -> bool:
         return self._words[_COUNT] != self._seen
 
-    @property
-    def is_quiet(self) -> bool:
-        """No news, and no cold call in progress."""
-        words = self._words
-        return words[_COUNT] == self._seen and words[_OPEN] == 0
-
     def news(self) -> Iterator[Record]:
         """What was written since the last time, up to now: a peer that goes on writing holds nobody up."""
         words = self._words
@@ -214,7 +208,8 @@ class Peers:
             self._look()
         try:
             for reader in self._readers.values():
-                if not reader.is_quiet:
+                words = reader._words  # no calls: every step asks
+                if words[_COUNT] != reader._seen or words[_OPEN]:
                     return False
         except (RuntimeError, ValueError):  # another thread lets peers come or go
             return False

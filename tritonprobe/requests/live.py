@@ -19,7 +19,7 @@ from pathlib import Path
 from tritonprobe.bus import Bus
 from tritonprobe.forks import tell_in_child
 from tritonprobe.model import FallbackReason
-from tritonprobe.requests.batches import Batches, traces_of
+from tritonprobe.requests.batches import Batch, batches
 from tritonprobe.requests.cost import cost_of
 from tritonprobe.requests.engine import Engine, tag_of
 from tritonprobe.requests.exposure import Call, Phases
@@ -71,10 +71,10 @@ class Requests:
         self._keys = itertools.count(1)
         self._live: dict[int, int] = {}  # key -> start, the oldest first
         self._traced: dict[int, tuple[int, Trace]] = {}  # key -> start and trace of those that are sampled
-        # id of each step in progress -> its start, its requests, and what else is known of it
-        self._steps: dict[int, tuple[int, list[LiveRequest], Running]] = {}
+        # id of each step in progress -> its start, its batch, and what else is known of it
+        self._steps: dict[int, tuple[int, Batch, Running]] = {}
         self._running: dict[int, list[Running]] = {}  # thread -> the steps that it is in
-        self._batches = Batches()
+        self._batches = batches(self._misuse)
         self._traced_steps: deque[TracedStep] = deque(maxlen=MAX_TRACED_STEPS)
         self._engine: Engine | None = None
         self._abandoned: deque[int] = deque(maxlen=MAX_LIVE)
@@ -198,7 +198,7 @@ class Requests:
         An entry is a request, or the id of one that another process holds; a number of tokens beside it may be given.
         All ranks that run the same iteration give it the same `id`.
         """
-        return Step(self, self._batches.read(batch, self._misuse, ids=self._engine is not None), id)
+        return Step(self, self._batches.read(batch, self._engine is not None), id)
 
     def stall(self, start_ns: int, end_ns: int, thread: int, phases: Phases = ()) -> None:
         """Takes note of a finished cold call of `thread`, as `this_thread` numbers them, and of its `phases`."""
@@ -246,9 +246,9 @@ class Requests:
         """
         found = [step for step in list(self._traced_steps) if step[0] < until_ns and step[1] > since_ns]
         if self._traced:
-            for start, requests, running in list(self._steps.values()):
-                if start < until_ns and (traces := traces_of(requests)):
-                    found.append((start, until_ns, running.thread, traces))
+            for start, batch, running in list(self._steps.values()):
+                if start < until_ns and batch.traces:
+                    found.append((start, until_ns, running.thread, batch.traces))
         return found
 
     def _oldest(self) -> int | None:

@@ -16,7 +16,7 @@ from tritonprobe.requests import windows as windows_of
 from tritonprobe.requests.batches import Batch
 from tritonprobe.requests.exposure import Interval, coalesce
 from tritonprobe.requests.request import LiveRequest
-from tritonprobe.requests.threads import Life, this_life, this_thread
+from tritonprobe.requests.threads import Life, this_life
 
 if TYPE_CHECKING:
     from tritonprobe.requests.live import Requests
@@ -50,40 +50,48 @@ class Step:
     is a serving thread from then on.
     """
 
-    __slots__ = ("_batch", "_owner", "_running", "_thread", "id", "others", "requests", "start_ns")
+    __slots__ = ("_batch", "_owner", "_running", "_thread", "id", "start_ns")
 
     def __init__(self, owner: Requests, batch: Batch, id: str | int | None = None) -> None:  # noqa: A002
         self._batch = batch
-        self.requests = batch.requests
-        self.others = batch.others  # ids of requests that another process holds
         self.id = id
         self.start_ns = 0
         self._thread = 0
         self._running = Running(id)
         self._owner = owner
 
+    @property
+    def requests(self) -> list[LiveRequest]:
+        """Those of this process that the step works on."""
+        return self._batch.requests
+
+    @property
+    def others(self) -> list[str]:
+        """The ids of those that another process holds."""
+        return self._batch.others
+
     def begin(self) -> Step:
         """The step begins now, in this thread."""
-        owner = self._owner
-        self._thread = self._running.thread = thread = this_thread()
-        self._running.life = this_life()
+        owner, running = self._owner, self._running
+        thread, running.life = this_life()
+        self._thread = running.thread = thread
         if thread not in owner._stalls.serving:
             owner._stalls.serve(thread)
         under_way = owner._running.get(thread)
         if under_way is None:
-            owner._running[thread] = [self._running]
+            owner._running[thread] = [running]
         else:
-            under_way.append(self._running)
+            under_way.append(running)
         self.start_ns = owner._clock()
-        if owner._steps and (self.requests or self.others):
-            for key, (_, requests, other) in list(owner._steps.items()):
+        if owner._steps and self._batch.given:
+            for key, (_, batch, other) in list(owner._steps.items()):
                 if other.life() is None:
                     self._give_up(key, other)
-                elif requests:
-                    other.shared = self._running.shared = True
+                elif batch.given:
+                    other.shared = running.shared = True
                     if other.id is None or other.id != self.id:  # else it is this step, on another rank
-                        other.overlaps = self._running.overlaps = True
-        owner._steps[id(self)] = (self.start_ns, self.requests, self._running)
+                        other.overlaps = running.overlaps = True
+        owner._steps[id(self)] = (self.start_ns, self._batch, running)
         return self
 
     def _give_up(self, key: int, other: Running) -> None:
@@ -107,7 +115,7 @@ class Step:
             running.over = True  # first: after an interrupt in between it may count too little, never twice
             if is_calm and running.shared:
                 self._count_beside(start, end)
-            elif is_calm and self.requests:
+            elif is_calm and self._batch.given:
                 running.counted = True
                 owner._batches.turn(self._batch, start, end)
         if not is_calm:
@@ -177,8 +185,7 @@ class Step:
         owner._steps.pop(id(self), None)
         self._thread = 0
 
-    def __enter__(self) -> Step:
-        return self.begin()
+    __enter__ = begin
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.end()

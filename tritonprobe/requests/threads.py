@@ -17,9 +17,8 @@ class Life:
 
 class _Local(threading.local):
     def __init__(self) -> None:  # run once in each thread that asks
-        self.number = next(_numbers)
         self._life = Life()
-        self.life = weakref.ref(self._life)
+        self.both = (next(_numbers), weakref.ref(self._life))
 
 
 _local = _Local()
@@ -27,9 +26,9 @@ _local = _Local()
 
 def this_thread() -> int:
     """The calling thread's number, which no other thread of the process has or will have. Never 0 or below."""
-    return _local.number
+    return _local.both[0]
 
 
-def this_life() -> weakref.ref[Life]:
-    """Leads to nothing once the calling thread has ended."""
-    return _local.life
+def this_life() -> tuple[int, weakref.ref[Life]]:
+    """The calling thread's number, and what leads to nothing once it has ended."""
+    return _local.both
