@@ -586,9 +586,10 @@ def test_a_step_that_outlives_its_dead_thread_is_no_company_for_later_ones(
 ):
     """Its owner keeps it, as an engine does that has its step as an attribute."""
     kept: list[Step] = []
+    live = [server.requests.request() for _ in range(5)]
 
     def engine() -> None:
-        kept.append(server.requests.step([server.requests.request()], id=len(kept)).begin())
+        kept.append(server.requests.step([live[len(kept)]], id=len(kept)).begin())
 
     for _ in range(5):
         thread = threading.Thread(target=engine)

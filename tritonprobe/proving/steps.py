@@ -8,7 +8,7 @@ A batch that is the ``same`` is one list for all steps, and a ``rebuilt`` one a 
 engines make it for each step; ``pairs`` is the same with a number of tokens beside each request. In the others a request
 leaves and another one comes with each step: in a ``changing`` one the first leaves, and the new one is the last; in a
 ``replaced`` one the new one takes the place of some other, and in a ``condensed`` one those behind the one that left move
-up. These two are pairs as well, as a busy engine has them.
+up. These two are pairs as well, as a busy engine has them. The new one is made in between.
 
 The requests are a runtime's, as every program has one: what it tells its steps of cold calls is part of them.
 """
@@ -36,6 +36,7 @@ BUDGET_US = 5.0
 KINDS = ("same", "rebuilt", "pairs", "changing", "replaced", "condensed")
 """The batches. The budget is for all of them, whatever their size."""
 BESIDE = ("pairs", "replaced", "condensed")
+TURNED_OVER = ("changing", "replaced", "condensed")
 SIZES = (1, 8, 32, 256)
 STEPS = 200
 PEERS = 4
@@ -111,8 +112,8 @@ class _Engine:
 
     def round(self, kind: str, size: int) -> float:
         requests = self._requests
-        live = [requests.request(str(i), "m", UNSAMPLED) for i in range(size + STEPS)]
-        running = live[:size]
+        running = [requests.request(None, "m", UNSAMPLED) for _ in range(size)]
+        gone: list[LiveRequest] = []
         times = []
         for number in range(STEPS):
             batch: list[Any] = running if kind == "same" else running[:]
@@ -122,19 +123,21 @@ class _Engine:
             with requests.step(batch, id=number):
                 pass
             times.append(time.perf_counter_ns() - start)
-            _turn_over(kind, running, number * SCATTER % size, live[size + number])
-        for request in live:
+            if kind in TURNED_OVER:
+                new = requests.request(None, "m", UNSAMPLED)
+                gone.append(_take_over(kind, running, number * SCATTER % size, new))
+        for request in running + gone:
             request.finish()
         return median(times) / 1e3
 
 
-def _turn_over(kind: str, running: list[LiveRequest], place: int, new: LiveRequest) -> None:
-    """Somebody leaves, and `new` comes."""
+def _take_over(kind: str, running: list[LiveRequest], place: int, new: LiveRequest) -> LiveRequest:
+    """Somebody leaves, and `new` comes. Returns who left."""
     if kind == "replaced":
-        running[place] = new
-    elif kind in ("changing", "condensed"):
-        del running[0 if kind == "changing" else place]
-        running.append(new)
+        gone, running[place] = running[place], new
+        return gone
+    running.append(new)
+    return running.pop(0 if kind == "changing" else place)
 
 
 def body(steps: Steps, rounds: int, seed: int) -> dict[str, Any]:

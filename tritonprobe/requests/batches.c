@@ -1,36 +1,40 @@
 /* The batches of steps: what `InPython` in `batches.py` does, at a cost that hardly grows with them.
  *
- * A batch is told from the last one by the addresses of its requests. Where it is another one, it is laid beside the one
- * that the meter turned for: whoever is in both at about the same place is passed over, and only the rest is counted in
- * and out (`seats.h`).
+ * A batch is laid beside the last one (`differ.h`). Where few have left or come, and nobody else holds the last batch any
+ * more, that becomes the new one, and the requests that stay are not even fetched: a step of an engine has taken them out
+ * of the processor's caches. Who has left or come is counted out or in (`seats.h`) by the next calm step.
  *
  * Nothing here runs Python code while it relies on what an engine gave: no stranger is compared, hashed or asked for
- * anything. What is not plain is handed to Python: see `listed` and `look`. Numbers of requests are read and written in
- * their slots. An allocation of what the garbage collector knows may run anything: after it everything is looked at anew.
+ * anything. What is not plain is handed to Python: see `listed` and `look`. The numbers of requests, which nobody but us
+ * sets, are read and written in their slots. Making what the garbage collector knows may run anything: after it, what may
+ * have changed is looked at anew. Whoever is let go may end, and run anything: that comes last.
  */
 
+#include "differ.h"
 #include "seats.h"
 #include <limits.h>
-#include <stddef.h>
 #include <structmember.h>
 
-enum { AHEAD = 4, FEW = 32 };
+enum { ROOM = 64, FOUND_OUT = 4 };
 
 typedef struct {
     PyObject_HEAD
     PyTypeObject *request_type, *batch_type;
     Py_ssize_t joined, executed, first_step; /* where a request has these */
-    Py_ssize_t given;                        /* where a batch has that */
+    Py_ssize_t given, found_out[FOUND_OUT];  /* where a batch has these */
     PyObject *listed, *look;
     PyObject *nobody;
-    PyObject *last;    /* the batch that was read last */
+    PyObject *last; /* the batch that was read last */
     int last_has_ids;
-    PyObject *metered; /* the batch whose requests have joined */
-    long long ns;      /* the meter of calm steps */
-    struct seats seats; /* of the requests in `metered` */
+    PyObject *metered;      /* the batch whose requests have joined, but for the two that follow */
+    struct few left;        /* who is not in it any more, held here */
+    struct few came;        /* who is in it since */
+    long long ns;           /* the meter of calm steps */
+    struct seats seats;     /* of those who have joined */
+    PyObject **scratch;     /* room for a batch that is being read */
+    Py_ssize_t scratch_size;
 } Batches;
 
-/* What is in a slot: a borrowed reference, or NULL. */
 static inline PyObject **
 slot_of(PyObject *object, Py_ssize_t offset)
 {
@@ -58,14 +62,11 @@ put_in(PyObject *object, Py_ssize_t offset, PyObject *value)
     Py_XDECREF(former);
 }
 
-/* The list of a batch, borrowed; NULL if somebody else made the batch. */
+/* The list of a batch, borrowed; NULL if it is none of ours. */
 static inline PyObject *
 given_of(const Batches *self, PyObject *batch)
 {
-    if (!Py_IS_TYPE(batch, self->batch_type)) {
-        return NULL;
-    }
-    PyObject *given = *slot_of(batch, self->given);
+    PyObject *given = Py_IS_TYPE(batch, self->batch_type) ? *slot_of(batch, self->given) : NULL;
     return given != NULL && PyList_CheckExact(given) ? given : NULL;
 }
 
@@ -85,63 +86,26 @@ is_plain(const Batches *self, PyObject *entry)
                && type->tp_richcompare == self->request_type->tp_richcompare);
 }
 
-/* What stands beside a request is not looked at. */
-static inline PyObject *
-without_beside(PyObject *entry)
-{
-    return PyTuple_CheckExact(entry) && PyTuple_GET_SIZE(entry) > 0 ? PyTuple_GET_ITEM(entry, 0) : entry;
-}
-
-static int
-is_same_id(PyObject *one, PyObject *other)
-{
-    if (!PyUnicode_CheckExact(one) || !PyUnicode_CheckExact(other)) {
-        return 0;
-    }
-    int order = PyUnicode_Compare(one, other);
-    if (order == -1) { /* or there was no memory */
-        PyErr_Clear();
-    }
-    return order == 0;
-}
-
-static int
-is_same(PyObject *const *entries, Py_ssize_t size, PyObject *last)
-{
-    if (last == NULL || PyList_GET_SIZE(last) != size) {
-        return 0;
-    }
-    PyObject *const *those = PySequence_Fast_ITEMS(last);
-    for (Py_ssize_t i = 0; i < size; i++) {
-        if (entries[i] != those[i]) { /* else it is no tuple, and need not be fetched */
-            PyObject *entry = without_beside(entries[i]);
-            if (entry != those[i] && !is_same_id(entry, those[i])) {
-                return 0;
-            }
-        }
-    }
-    return 1;
-}
-
 /* A list of the plain entries of a list or tuple: a new reference. NULL if there are others, or no memory; without an
- * exception. */
+ * exception. It has room for some more. */
 static PyObject *
 plain_entries(const Batches *self, PyObject *batch, int *has_ids)
 {
     Py_ssize_t size = PySequence_Fast_GET_SIZE(batch);
-    PyObject *made = PyList_New(size);
+    PyObject *made = PyList_New(size + ROOM);
     if (made == NULL) {
         PyErr_Clear();
         return NULL;
     }
-    /* The collector may have run, and whatever it ended may have changed the engine's list. */
-    int is_good = PySequence_Fast_GET_SIZE(batch) == size;
-    PyObject *const *entries = PySequence_Fast_ITEMS(batch);
-    for (Py_ssize_t i = 0; is_good && i < size; i++) {
-        PyObject *entry = without_beside(entries[i]);
+    Py_SET_SIZE(made, 0);
+    struct entries entries = entries_of(batch); /* the collector may have run, and changed the engine's list */
+    int is_good = entries.count <= size;
+    for (Py_ssize_t i = 0; is_good && i < entries.count; i++) {
+        PyObject *entry = without_beside(entries.items[i]);
         is_good = is_plain(self, entry);
         if (is_good) {
             *has_ids |= PyUnicode_CheckExact(entry);
+            Py_SET_SIZE(made, i + 1);
             PyList_SET_ITEM(made, i, Py_NewRef(entry));
         }
     }
@@ -184,18 +148,74 @@ look_at(const Batches *self, PyObject *batch, int ids)
     return found;
 }
 
+/* What was found out about a batch that nobody else holds is not so any more, or is to hold no request. */
+static void
+forget_found_out(const Batches *self, PyObject *batch)
+{
+    for (int i = 0; i < FOUND_OUT; i++) {
+        Py_CLEAR(*slot_of(batch, self->found_out[i]));
+    }
+}
+
+static int
+make_scratch(Batches *self, Py_ssize_t size)
+{
+    if (size > self->scratch_size) {
+        PyObject **made = PyMem_Realloc(self->scratch, (size_t)size * sizeof(PyObject *));
+        if (made == NULL) {
+            return -1;
+        }
+        self->scratch = made;
+        self->scratch_size = size;
+    }
+    return 0;
+}
+
+/* The last batch becomes what an engine's has become of it. Whether it has; else nothing is changed. */
+static int
+follow(Batches *self, PyObject *given, struct entries entries)
+{
+    /* Held by nobody else: by no step in progress, and no thread that reads in it. Held twice here. */
+    if (self->last != self->metered || self->last == self->nobody || Py_REFCNT(self->last) != 2
+        || Py_REFCNT(given) != 1 || self->last_has_ids || ((PyListObject *)given)->allocated < entries.count
+        || make_scratch(self, entries.count) < 0) {
+        return 0;
+    }
+    struct few left = self->left, came = self->came;
+    if (differ(entries_of(given), entries, &left, &came, self->scratch) < 0) {
+        return 0;
+    }
+    for (Py_ssize_t i = self->came.count; i < came.count; i++) {
+        if (!is_plain(self, came.items[i]) || !is_request(self, came.items[i])) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = self->came.count; i < came.count; i++) {
+        Py_INCREF(came.items[i]);
+    }
+    memcpy(((PyListObject *)given)->ob_item, self->scratch, (size_t)entries.count * sizeof(PyObject *));
+    Py_SET_SIZE(given, entries.count);
+    self->left = left; /* with the references that the list had */
+    self->came = came;
+    forget_found_out(self, self->last); /* whose requests are all held otherwise, too */
+    return 1;
+}
+
 static PyObject *
 read_entries(Batches *self, PyObject *batch, int ids)
 {
-    PyObject *last = self->last;
-    if (is_same(PySequence_Fast_ITEMS(batch), PySequence_Fast_GET_SIZE(batch), given_of(self, last))
-        && (ids || !self->last_has_ids)) {
-        return Py_NewRef(last);
+    PyObject *given = given_of(self, self->last);
+    if (given != NULL) {
+        struct entries entries = entries_of(batch);
+        int is_same = are_same(entries_of(given), entries) && (ids || !self->last_has_ids);
+        if (is_same || follow(self, given, entries)) {
+            return Py_NewRef(self->last);
+        }
     }
     int has_ids = 0;
-    PyObject *given = plain_entries(self, batch, &has_ids);
-    PyObject *made = given == NULL || (has_ids && !ids) ? NULL : batch_of(self, Py_NewRef(given));
-    Py_XDECREF(given);
+    PyObject *plain = plain_entries(self, batch, &has_ids);
+    PyObject *made = plain == NULL || (has_ids && !ids) ? NULL : batch_of(self, Py_NewRef(plain));
+    Py_XDECREF(plain);
     if (made == NULL) {
         return look_at(self, batch, ids);
     }
@@ -228,70 +248,6 @@ read_batch(PyObject *batches, PyObject *const *arguments, Py_ssize_t count)
     return found;
 }
 
-/* Some entries of a batch. */
-struct entries {
-    PyObject *const *items;
-    Py_ssize_t count;
-};
-
-/* Who is not in both of two batches, or not at the same place. */
-struct few {
-    PyObject *items[FEW];
-    Py_ssize_t count;
-};
-
-/* 0, or -1 if they are not few. */
-static int
-add(struct few *few, PyObject *const *entries, Py_ssize_t count)
-{
-    if (count > FEW - few->count) {
-        return -1;
-    }
-    memcpy(few->items + few->count, entries, (size_t)count * sizeof(PyObject *));
-    few->count += count;
-    return 0;
-}
-
-/* How many of some entries come before `entry`, if those are at most `AHEAD`; else 0. */
-static inline Py_ssize_t
-before(PyObject *const *entries, Py_ssize_t count, PyObject *entry)
-{
-    for (Py_ssize_t i = 1; i < count && i <= AHEAD; i++) {
-        if (entries[i] == entry) {
-            return i;
-        }
-    }
-    return 0;
-}
-
-/* Lays two batches beside each other, and leaves out who is in both: in place of another, behind those who left, before
- * those who came. 0, or -1 if the rest are not few. */
-static int
-differ(struct entries old, struct entries new, struct few *left, struct few *came)
-{
-    while (old.count > 0 && new.count > 0) {
-        Py_ssize_t gone = 0, more = 0;
-        if (*old.items == *new.items) {
-            old.items++, old.count--;
-            new.items++, new.count--;
-            continue;
-        }
-        int is_in_place = old.count > 1 && new.count > 1 && old.items[1] == new.items[1];
-        if (!is_in_place && (gone = before(old.items, old.count, *new.items)) == 0) {
-            more = before(new.items, new.count, *old.items);
-        }
-        if (gone == 0 && more == 0) {
-            gone = more = 1;
-        }
-        if (add(left, old.items, gone) < 0 || add(came, new.items, more) < 0) {
-            return -1;
-        }
-        old.items += gone, old.count -= gone;
-        new.items += more, new.count -= more;
-    }
-    return add(left, old.items, old.count) < 0 || add(came, new.items, new.count) < 0 ? -1 : 0;
-}
-
 static void
 join(const Batches *self, PyObject *request, long long start, PyObject *ns, PyObject *since)
 {
@@ -315,42 +271,64 @@ leave(const Batches *self, PyObject *request)
     Py_DECREF(executed);
 }
 
-/* From now on the meter turns for `batch`. 0, or -1 with MemoryError and nothing changed. */
+static void
+all_leave(Batches *self, struct entries entries)
+{
+    for (Py_ssize_t i = 0; i < entries.count; i++) {
+        if (is_request(self, entries.items[i]) && get_up(&self->seats, entries.items[i])) {
+            leave(self, entries.items[i]);
+        }
+    }
+}
+
+/* From now on the meter turns for `batch`, in a step that began at `start`. 0, or -1 with MemoryError and nothing
+ * changed. */
 static int
 change(Batches *self, PyObject *batch, PyObject *given, long long start)
 {
+    struct few left = {.count = 0}, came = {.count = 0}, gone = self->left;
+    struct entries old = {NULL, 0}, new = {NULL, 0};
     PyObject *former = self->metered, *had = given_of(self, former);
-    struct entries old = {had == NULL ? NULL : PySequence_Fast_ITEMS(had), had == NULL ? 0 : PyList_GET_SIZE(had)};
-    struct entries new = {PySequence_Fast_ITEMS(given), PyList_GET_SIZE(given)};
-    struct few left = {.count = 0}, came = {.count = 0};
-    if (differ(old, new, &left, &came) == 0) {
-        old = (struct entries){left.items, left.count};
-        new = (struct entries){came.items, came.count};
+    if (batch != former) {
+        old = had == NULL ? old : entries_of(had);
+        new = entries_of(given);
+        if (differ(old, new, &left, &came, NULL) == 0) {
+            old = (struct entries){left.items, left.count};
+            new = (struct entries){came.items, came.count};
+        }
     }
     PyObject *ns = PyLong_FromLongLong(self->ns), *since = PyLong_FromLongLong(start);
-    int is_good = ns != NULL && since != NULL;
-    if (is_good && make_room(&self->seats, (size_t)new.count) < 0) {
+    if (ns == NULL || since == NULL || make_room(&self->seats, (size_t)(self->came.count + new.count)) < 0) {
+        Py_XDECREF(ns);
+        Py_XDECREF(since);
         PyErr_NoMemory();
-        is_good = 0;
+        return -1;
     }
-    /* First those who came: who is among both has only moved. */
-    for (Py_ssize_t i = 0; is_good && i < new.count; i++) {
+    /* First those who came: who is among those who left as well has only moved, or was there for a while in between. */
+    unsigned char is_new[FEW];
+    for (Py_ssize_t i = 0; i < self->came.count; i++) {
+        is_new[i] = (unsigned char)sit_down(&self->seats, self->came.items[i]);
+    }
+    for (Py_ssize_t i = 0; i < new.count; i++) {
         if (is_request(self, new.items[i]) && sit_down(&self->seats, new.items[i])) {
             join(self, new.items[i], start, ns, since);
         }
     }
-    for (Py_ssize_t i = 0; is_good && i < old.count; i++) {
-        if (is_request(self, old.items[i]) && get_up(&self->seats, old.items[i])) {
-            leave(self, old.items[i]);
+    all_leave(self, old);
+    all_leave(self, (struct entries){gone.items, gone.count});
+    for (Py_ssize_t i = 0; i < self->came.count; i++) {
+        if (is_new[i] && times_of(&self->seats, self->came.items[i]) > 0) {
+            join(self, self->came.items[i], start, ns, since);
         }
     }
-    Py_XDECREF(ns);
-    Py_XDECREF(since);
-    if (!is_good) {
-        return -1;
-    }
+    Py_DECREF(ns);
+    Py_DECREF(since);
+    self->left.count = self->came.count = 0;
     self->metered = Py_NewRef(batch);
-    Py_DECREF(former); /* last: it may be the end of requests, which may do anything */
+    Py_DECREF(former);
+    for (Py_ssize_t i = 0; i < gone.count; i++) {
+        Py_DECREF(gone.items[i]);
+    }
     return 0;
 }
 
@@ -358,12 +336,16 @@ static PyObject *
 turn(PyObject *batches, PyObject *const *arguments, Py_ssize_t count)
 {
     Batches *self = (Batches *)batches;
-    PyObject *given = count == 3 ? given_of(self, arguments[0]) : NULL;
+    PyObject *batch = count == 3 ? arguments[0] : Py_None, *given = given_of(self, batch);
     if (given == NULL) {
         return PyErr_Format(PyExc_TypeError, "turn(batch, start, end) takes what read() gave");
     }
     long long start = PyLong_AsLongLong(arguments[1]), end = PyLong_AsLongLong(arguments[2]);
-    if (PyErr_Occurred() || (arguments[0] != self->metered && change(self, arguments[0], given, start) < 0)) {
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    int is_other = batch != self->metered || self->left.count > 0 || self->came.count > 0;
+    if (is_other && change(self, batch, given, start) < 0) {
         return NULL;
     }
     self->ns += end - start;
@@ -377,16 +359,40 @@ metered(PyObject *batches, PyObject *request)
     return PyLong_FromLongLong(is_request(self, request) ? self->ns - number_in(request, self->joined, self->ns) : 0);
 }
 
+/* Whether somebody else holds each request of the last batch, so that there is nothing to forget: in an engine that takes
+ * requests in between its steps. */
+static int
+are_all_held(const Batches *self)
+{
+    PyObject *given = given_of(self, self->last);
+    if (self->last != self->metered || Py_REFCNT(self->last) != 2 || given == NULL || self->last_has_ids
+        || self->left.count > 0 || self->came.count > 0) {
+        return 0;
+    }
+    forget_found_out(self, self->last);
+    struct entries entries = entries_of(given);
+    for (Py_ssize_t i = 0; i < entries.count; i++) {
+        if (Py_REFCNT(entries.items[i]) <= times_of(&self->seats, entries.items[i])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static PyObject *
 forget(PyObject *batches, PyObject *Py_UNUSED(nothing))
 {
     Batches *self = (Batches *)batches;
+    PyObject *given = given_of(self, self->nobody);
+    if (given == NULL || are_all_held(self)) {
+        Py_RETURN_NONE;
+    }
     PyObject *former = self->last;
     self->last = Py_NewRef(self->nobody);
     self->last_has_ids = 0;
+    int is_good = self->metered == self->nobody || change(self, self->nobody, given, 0) == 0;
     Py_DECREF(former);
-    PyObject *given = given_of(self, self->nobody);
-    if (self->metered != self->nobody && change(self, self->nobody, given, 0) < 0) {
+    if (!is_good) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -416,6 +422,7 @@ find_slot(PyTypeObject *type, const char *name, Py_ssize_t *offset)
 static PyObject *
 make(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
+    static const char *const found_out[FOUND_OUT] = {"_requests", "_others", "_members", "_traces"};
     PyTypeObject *request, *batch;
     PyObject *nobody, *listed, *look;
     if (keywords != NULL) {
@@ -435,8 +442,14 @@ make(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
     self->nobody = Py_NewRef(nobody);
     self->last = Py_NewRef(nobody);
     self->metered = Py_NewRef(nobody);
-    if (find_slot(request, "_joined", &self->joined) < 0 || find_slot(request, "_executed", &self->executed) < 0
-        || find_slot(request, "_first_step_ns", &self->first_step) < 0 || find_slot(batch, "given", &self->given) < 0) {
+    int is_good = find_slot(request, "_joined", &self->joined) == 0
+                  && find_slot(request, "_executed", &self->executed) == 0
+                  && find_slot(request, "_first_step_ns", &self->first_step) == 0
+                  && find_slot(batch, "given", &self->given) == 0;
+    for (int i = 0; is_good && i < FOUND_OUT; i++) {
+        is_good = find_slot(batch, found_out[i], &self->found_out[i]) == 0;
+    }
+    if (!is_good) {
         Py_DECREF(self);
         return NULL;
     }
@@ -454,6 +467,9 @@ traverse(PyObject *batches, visitproc visit, void *arg)
     Py_VISIT(self->nobody);
     Py_VISIT(self->last);
     Py_VISIT(self->metered);
+    for (Py_ssize_t i = 0; i < self->left.count; i++) {
+        Py_VISIT(self->left.items[i]);
+    }
     return 0;
 }
 
@@ -465,12 +481,23 @@ become_none(PyObject **held)
     Py_XDECREF(former);
 }
 
+static void
+let_go(Batches *self)
+{
+    struct few left = self->left;
+    self->left.count = self->came.count = 0;
+    free_seats(&self->seats);
+    for (Py_ssize_t i = 0; i < left.count; i++) {
+        Py_DECREF(left.items[i]);
+    }
+}
+
 /* What it holds may lead back to it. Whoever calls it even so finds nobody in it. */
 static int
 clear(PyObject *batches)
 {
     Batches *self = (Batches *)batches;
-    free_seats(&self->seats);
+    let_go(self);
     become_none(&self->last);
     become_none(&self->metered);
     become_none(&self->listed);
@@ -483,7 +510,8 @@ dealloc(PyObject *batches)
 {
     Batches *self = (Batches *)batches;
     PyObject_GC_UnTrack(self);
-    free_seats(&self->seats);
+    let_go(self);
+    PyMem_Free(self->scratch);
     Py_XDECREF(self->last);
     Py_XDECREF(self->metered);
     Py_XDECREF(self->nobody);

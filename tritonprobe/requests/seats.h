@@ -94,6 +94,12 @@ get_up(struct seats *seats, PyObject *who)
     return 1;
 }
 
+static inline Py_ssize_t
+times_of(const struct seats *seats, PyObject *who)
+{
+    return seats->table == NULL ? 0 : seat_of(seats, who)->times;
+}
+
 static void
 free_seats(struct seats *seats)
 {

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tritonprobe.requests import windows as windows_of
-from tritonprobe.requests.batches import Batch
+from tritonprobe.requests.batches import NOBODY, Batch
 from tritonprobe.requests.exposure import Interval, coalesce
 from tritonprobe.requests.request import LiveRequest
 from tritonprobe.requests.threads import Life, this_life
@@ -62,7 +62,7 @@ class Step:
 
     @property
     def requests(self) -> list[LiveRequest]:
-        """Those of this process that the step works on."""
+        """Those of this process that the step works on; none once it is over."""
         return self._batch.requests
 
     @property
@@ -184,6 +184,7 @@ class Step:
         # Last: a request that finishes meanwhile finds the step here, or its window, or both.
         owner._steps.pop(id(self), None)
         self._thread = 0
+        self._batch = NOBODY  # only what nobody holds can become the next step's
 
     __enter__ = begin
 
