@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
+from tritonprobe.bus import Bus
 from tritonprobe.cli import main
 from tritonprobe.export.otel_off import listener
 from tritonprobe.proving import steps
+from tritonprobe.requests import Requests
 
 
 def test_every_batch_is_measured_alone_and_with_peers() -> None:
@@ -18,8 +21,19 @@ def test_every_batch_is_measured_alone_and_with_peers() -> None:
     assert all(b.tracer and len(b.rounds) == 2 for b in found.batches)
     assert all(b.interval.low <= b.interval.median <= b.interval.high for b in found.batches)
     alone = {(b.kind, b.size): b.interval.median for b in found.batches if not b.peers}
-    assert alone["changing", 256] > alone["changing", 1]  # each request has its share
-    assert alone["changing", 256] > 2 * alone["same", 256]  # and here it has next to none
+    assert alone["pairs", 256] > alone["pairs", 1]  # each pair is looked at
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_left"),
+    [("changing", [2, 3, 4, 9]), ("replaced", [1, 2, 9, 4]), ("condensed", [1, 2, 4, 9])],
+)
+def test_somebody_leaves_and_somebody_comes(kind: str, is_left: list[int]) -> None:
+    requests = Requests(Bus())
+    running = [requests.request(str(i)) for i in (1, 2, 3, 4)]
+    gone = steps._take_over(kind, running, 2, requests.request("9"))
+    assert [request.id for request in running] == [str(i) for i in is_left]
+    assert gone.id == ("1" if kind == "changing" else "3")
 
 
 def test_without_opentelemetry_it_says_so() -> None:

@@ -1,10 +1,13 @@
-"""Batches that stay the same are read once, and a meter counts for all of their requests: held against plain sums."""
+"""Batches that stay the same are read once, and a meter counts for all of their requests: held against plain sums.
+
+All of it in C, and without.
+"""
 
 from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,8 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.requests.test_live import HERE, Server
-from tritonprobe.requests import LiveRequest
+from tritonprobe import native
+from tritonprobe.requests import batches
 from tritonprobe.requests.batches import batches as make
+
+needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler here")
+
+
+@pytest.fixture(autouse=True, scope="module", params=[pytest.param("in C", marks=needs_compiler), "in Python"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "in Python":
+            patched.setattr(batches, "compiled", lambda: None)
+        else:
+            assert batches.compiled() is not None
+        yield
 
 
 @pytest.fixture
@@ -288,16 +304,17 @@ def test_the_last_batch_holds_its_requests_until_the_next_one_comes(server: Serv
 
 def test_the_same_batch_is_read_once(server: Server):
     said = list[tuple[str, str]]()
-    batches = make(lambda *what: said.append(what))
+    engine = make(lambda *what: said.append(what))
     live = [server.requests.request() for _ in range(3)]
-    first = batches.read(live, False)
+    first = engine.read(live, False)
     assert first.requests == live
-    assert batches.read([*live], False) is first
-    assert batches.read([(r, 1) for r in live], False) is first
-    assert batches.read(live[1:], False).requests == live[1:]
-    with_ids = batches.read([*live, "elsewhere"], True)
+    assert engine.read([*live], False) is first
+    assert engine.read([(r, 1) for r in live], False) is first
+    assert engine.read(live[1:], False).requests == live[1:]
+    name = "else"
+    with_ids = engine.read([*live, f"{name}where"], True)
     assert (with_ids.requests, with_ids.others) == (live, ["elsewhere"])
-    assert batches.read([*live, "elsewhere"], True) is with_ids
+    assert engine.read([*live, f"{name}where"], True) is with_ids
     assert said == []
-    assert batches.read([*live, "elsewhere"], False).others == ["elsewhere"]
+    assert engine.read([*live, "elsewhere"], False).others == ["elsewhere"]
     assert [kind for kind, _ in said] == ["ids"]

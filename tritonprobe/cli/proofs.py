@@ -135,8 +135,9 @@ def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Pat
     """Time empty steps over batches of live requests whose traces are sampled out, as a scheduler would make them.
 
     With opentelemetry-sdk installed a tracer that samples nothing is subscribed as well. A batch is the same list for
-    all steps, or rebuilt with the same requests, or changing: one leaves and one comes with each step. Exit code 1: a
-    step over a batch of the first two kinds takes more than 5 us, at the upper end of its 95% interval.
+    all steps, or rebuilt with the same requests, or with a number of tokens beside each, or one leaves and one comes
+    with each step: at the ends, or in its place, or those behind it move up. Exit code 1: a step over some batch takes
+    more than 5 us, at the upper end of its 95% interval.
     """
     from tritonprobe.export.otel_off import listener
     from tritonprobe.proving import steps as measurement
@@ -151,7 +152,7 @@ def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Pat
     def show() -> None:
         for each in found.batches:
             us = each.interval
-            shape = f"{each.size:4} requests, {each.kind + ':':9}"
+            shape = f"{each.size:4} requests, {each.kind + ':':10}"
             say(f"{shape} {us.median:6.2f} us [{us.low:.2f}, {us.high:.2f}] a step, {each.how}")
 
     finish(ctx, made, found.good, as_json, output, show)

@@ -5,10 +5,10 @@ process has joined an engine of five, as a scheduler with four workers. Rounds o
 machine's drift weighs on all alike.
 
 A batch that is the ``same`` is one list for all steps, and a ``rebuilt`` one a new list with the same requests, as
-engines make it for each step; ``pairs`` is the same with a number of tokens beside each request. In the others a request
-leaves and another one comes with each step: in a ``changing`` one the first leaves, and the new one is the last; in a
-``replaced`` one the new one takes the place of some other, and in a ``condensed`` one those behind the one that left move
-up. These two are pairs as well, as a busy engine has them. The new one is made in between.
+engines make it for each step; ``pairs`` is the same with a number of tokens beside each request. In the others a
+request leaves and another one, made in between, comes with each step: in a ``changing`` one the first leaves, and the
+new one is the last; in a ``replaced`` one the new one takes the place of some other, and in a ``condensed`` one those
+behind the one that left move up. These two are pairs as well, as a busy engine has them.
 
 The requests are a runtime's, as every program has one: what it tells its steps of cold calls is part of them.
 """

@@ -86,6 +86,13 @@ class Batches(Protocol):
     def turn(self, batch: Batch, start: int, end: int, /) -> None:
         """A calm step over `batch` lasted from `start` to `end`. Under the owner's lock, as what follows."""
 
+    def beside(self, batch: Batch, start: int, end: int, overlaps: bool, /) -> list[LiveRequest]:
+        """Such a step ran beside another one; what they share counts once. `overlaps`: the other one was no rank of it.
+
+        Where one lies inside another, what the outer ran before it is in the remainder. Returns who waits for what its
+        windows of other steps mean: counted up to here without them, they would be lost.
+        """
+
     def metered(self, request: LiveRequest, /) -> int:
         """What calm steps took of a request since it joined, which is in none of its own figures yet."""
 
@@ -122,7 +129,7 @@ class InPython:
         self._ns = 0
 
     def read(self, batch: Iterable[object], ids: bool, /) -> Batch:
-        given: list[Any] = batch if batch.__class__ is list else _listed(self._misuse, batch)  # type: ignore[assignment]
+        given: list[Any] = batch if batch.__class__ is list else _listed(self._misuse, batch)
         paired = bool(given) and given[0].__class__ is tuple
         if paired:
             given = _without_beside(given)
@@ -144,6 +151,22 @@ class InPython:
         if batch is not self._metered:
             self._change(batch, start)
         self._ns += end - start
+
+    def beside(self, batch: Batch, start: int, end: int, overlaps: bool, /) -> list[LiveRequest]:
+        waiting = []
+        for request in batch.requests:
+            if overlaps:
+                request._pipelined = True
+            if request._windows:
+                waiting.append(request)
+                continue
+            since = max(request._executed_to, start)
+            if since < end:
+                request._executed += end - since
+                request._executed_to = end
+            if request._first_step_ns is None or start < request._first_step_ns:
+                request._first_step_ns = start
+        return waiting
 
     def metered(self, request: LiveRequest, /) -> int:
         return 0 if request._joined is None else self._ns - request._joined

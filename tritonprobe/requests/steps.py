@@ -114,7 +114,8 @@ class Step:
                 return
             running.over = True  # first: after an interrupt in between it may count too little, never twice
             if is_calm and running.shared:
-                self._count_beside(start, end)
+                for request in owner._batches.beside(self._batch, start, end, running.overlaps):
+                    self._keep(request, ((start, end),))
             elif is_calm and self._batch.given:
                 running.counted = True
                 owner._batches.turn(self._batch, start, end)
@@ -126,28 +127,6 @@ class Step:
         if owner._traced and self._batch.traces:
             owner._traced_steps.append((start, end, self._thread, self._batch.traces))
         self._leave()
-
-    def _count_beside(self, start: int, end: int) -> None:
-        """A calm step beside another one: what they share counts once.
-
-        Where one lies inside another, what the outer ran before it is in the remainder.
-        """
-        overlaps = self._running.overlaps
-        for request in self.requests:
-            if overlaps:
-                request._pipelined = True
-            if request._windows:  # counted up to here without them, they would be lost
-                self._keep(request, ((start, end),))
-                continue
-            since = request._executed_to
-            if since < start:  # noqa: PLR1730  # `max` would cost as much as all the rest
-                since = start
-            if since < end:
-                request._executed += end - since
-                request._executed_to = end
-            first = request._first_step_ns
-            if first is None or start < first:
-                request._first_step_ns = start
 
     def _remember(self, window: Interval) -> None:
         """Something stalled, or ran beside this step: the window is kept until what it means is known."""
