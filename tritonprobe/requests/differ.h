@@ -125,7 +125,7 @@ differ(struct entries old, struct entries new, struct few *left, struct few *cam
     PyObject **none = NULL;
     for (;;) {
         Py_ssize_t both = in_common(old, new);
-        if (out != NULL) {
+        if (out != NULL && both > 0) {
             memcpy(out, old.items, (size_t)both * sizeof(PyObject *));
             out += both;
         }

@@ -114,7 +114,9 @@ follow(Batches *self, PyObject *given, struct entries entries)
     for (Py_ssize_t i = self->came.count; i < came.count; i++) {
         Py_INCREF(came.items[i]);
     }
-    memcpy(((PyListObject *)given)->ob_item, self->scratch, (size_t)entries.count * sizeof(PyObject *));
+    if (entries.count > 0) {
+        memcpy(((PyListObject *)given)->ob_item, self->scratch, (size_t)entries.count * sizeof(PyObject *));
+    }
     Py_SET_SIZE(given, entries.count);
     self->left = left; /* with the references that the list had */
     self->came = came;
