@@ -30,7 +30,7 @@ class Batch:
 
     __slots__ = ("_members", "_others", "_requests", "_traces", "given")
 
-    given: list[Any]  # requests and ids as the engine gave them, some perhaps twice; changed by nobody
+    given: list[Any]  # requests and ids as the engine gave them, some perhaps twice; the same as long as it is held
 
     def __init__(self, given: list[Any]) -> None:
         self.given = given
