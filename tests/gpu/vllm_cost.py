@@ -34,9 +34,9 @@ from tritonprobe.proving.intervals import base_first
 from tritonprobe.runtime import current
 
 REQUESTS, PROMPT = 32, 64
-STEPS, SETTLING = 12, 12  # of a round, and those before it: a switch takes both programs out of the caches
+STEPS, SETTLING = 8, 10  # of a round, and those before it: a switch takes both programs out of the caches
 BLOCK = 25  # pairs of rounds with the same requests
-CALM = 10  # pairs after which the calmest core is looked for again
+CALM = 25  # pairs after which the calmest core is looked for again
 CORES = os.sched_getaffinity(0)
 
 
@@ -125,11 +125,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--turn", type=Path, help="a file that is locked while it measures")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="fewer pairs if it takes longer")
     given = parser.parse_args()
     engine = engine_of(given.site, given.mode)
     with contextlib.ExitStack() as stack:
         if given.turn is not None:
             fcntl.flock(stack.enter_context(given.turn.open("w")), fcntl.LOCK_EX)
+        until = time.monotonic() + given.seconds
         found: dict[bool, list[float]] = {True: [], False: []}
         for pair, off_first in enumerate(base_first(given.pairs, 0)):
             if pair % BLOCK == 0:
@@ -142,12 +144,15 @@ def main() -> int:
             for on in (not off_first, off_first):
                 switch(on)
                 found[on].append(tokens_per_second(engine))
+            if time.monotonic() > until:
+                break
         switch(True)
         ask(engine, 100)
         windows = in_windows(engine)
     windows_set = os.environ.get("TRITONPROBE_GPU_WINDOWS", "off")
     command = (
-        f"TRITONPROBE_GPU_WINDOWS={windows_set} tritonprobe run -- python -m tests.gpu.vllm_cost --mode {given.mode}"
+        f"TRITONPROBE_GPU_WINDOWS={windows_set} tritonprobe run -- "
+        f"python -m tests.gpu.vllm_cost --mode {given.mode} --pairs {len(found[True])}"
     )
     more = {"mode": given.mode, "requests": REQUESTS, "steps_a_round": STEPS, "gpu_windows": windows}
     rounds = {"off": found[False], "on": found[True]}
