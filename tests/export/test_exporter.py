@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.export.exporters import exporter, get, refused, scrape, total, until
@@ -132,8 +133,24 @@ def test_the_other_paths(tmp_path: Path) -> None:
         status, text = get(f"{up.url}/")
         assert status == 200
         assert "/metrics" in text
-        assert "/report" not in text  # what a report tells of is in no file
-        assert get(f"{up.url}/report")[0] == 404
+        assert "/report" in text
+
+
+def test_the_report_is_what_counts_tell_of_all_processes(tmp_path: Path) -> None:
+    with exporter(tmp_path) as up:
+        empty = httpx.get(f"{up.url}/report").json()
+        assert (empty["device"], empty["cold_calls"], empty["pairs"]) == ("no device yet", 0, [])
+        for _ in range(2):
+            counting(COUNTS, tmp_path).wait()
+        told = httpx.get(f"{up.url}/report").json()
+        assert (told["cold_calls"], told["cold_seconds"]) == (2, 3.0)
+        assert [(pair["kernel"], pair["launches"]) for pair in told["pairs"]] == [("k", 82)]
+        assert (told["dearest"], told["remedies"], told["ttft"]) == ([], [], None)
+        assert any("stay in the probed process" in sentence for sentence in told["absent"])
+        page = httpx.get(f"{up.url}/report", headers={"Accept": "text/html, */*;q=0.8"})
+        assert page.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert "so far: 2 cold calls; 2 compiled" in page.text
+        assert "TTFT" not in page.text, "nobody measured it here"
 
 
 def test_it_needs_neither_torch_nor_triton() -> None:

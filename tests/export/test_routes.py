@@ -8,8 +8,10 @@ import logging
 import pytest
 
 from tests.export.conftest import Probed
+from tests.story.stories import busy
 from tritonprobe.export.routes import Response, Source, respond
 from tritonprobe.ledger import schema
+from tritonprobe.story import from_json, tell, to_json
 
 
 def ask(path: str, probed: Probed, **source: object) -> Response:
@@ -47,6 +49,28 @@ def test_the_report_is_whatever_the_server_was_given(probed: Probed) -> None:
     response = ask("/report", probed, report=lambda: {"cold_seconds": 1.5})
     assert (response.status, response.content_type) == (200, "application/json")
     assert json.loads(response.body) == {"cold_seconds": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", "text/plain; charset=utf-8"),  # a browser's
+        ("text/plain", "text/plain; charset=utf-8"),
+        ("Text/HTML; q=1, application/json", "text/plain; charset=utf-8"),
+        ("application/json, text/plain, */*", "application/json"),
+        ("*/*", "application/json"),
+        ("", "application/json"),
+        (None, "application/json"),
+    ],
+)
+def test_the_report_is_text_for_those_who_name_that_first(probed: Probed, accept: str | None, kind: str) -> None:
+    response = respond("/report", accept, Source(probed, report=lambda: to_json(tell(busy()))))
+    assert (response.status, response.content_type) == (200, kind)
+    if kind == "application/json":
+        assert from_json(json.loads(response.body)) == tell(busy())
+    else:
+        assert b"\nthe dearest cold calls (so far); when: seconds from " in response.body
+        assert b"\nTTFT  so far " in response.body
 
 
 @pytest.mark.parametrize("path", ["/report", "/metric", "/metrics/", "/../etc/passwd", "", "//", "/ready/now"])

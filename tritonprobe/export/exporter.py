@@ -12,17 +12,19 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tritonprobe.export.http import Server, serve
-from tritonprobe.ledger import DirectoryReader, Sample, signs
+from tritonprobe.ledger import DirectoryReader, Readable, Sample, signs
 from tritonprobe.ledger.directory import DirectoryError, check_readable, is_locked
 from tritonprobe.ledger.layout import BASE_NAME, SUFFIX, FormatError
 from tritonprobe.ledger.reading import generation, ledger_files
-from tritonprobe.ledger.schema import PREWARMS, READY
+from tritonprobe.ledger.schema import INFO, PREWARMS, READY
 from tritonprobe.prewarming.keeper import collect
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.census import Census
+from tritonprobe.story import tell, to_json
 
 log = logging.getLogger("tritonprobe")
 
@@ -32,6 +34,21 @@ _REPLAYS = {
     "stopped": "the ready_timeout passed, or somebody stopped it, before prewarming was done",
     "done": "prewarming is done",
 }
+
+
+_MEASURED = ("launches, tiers and every phase of cold calls are what all processes of the directory counted",)
+_ABSENT = "single cold calls, their reasons, and requests: they stay in the probed process, where serve() has them"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the story is told from: counts, and neither calls nor requests."""
+
+    device: str
+    ledger: Readable
+    ready_unix_ns: int | None
+    cold_calls: tuple[()] = ()
+    requests: tuple[()] = ()
 
 
 class Exported:
@@ -69,6 +86,14 @@ class Exported:
         # Those that have ended are counted as well: of several kinds, nobody knows which is that of who lives now.
         return _REPLAYS.get(outcomes.pop()) if len(outcomes) == 1 else None
 
+    def report(self) -> object:
+        """The story of all processes of the directory together, as far as counts tell it."""
+        info = (f.samples for f in self.ledger.collect() if f.metric is INFO)
+        place = INFO.labels.index("device")
+        device = next((sample.labels[place] for samples in info for sample in samples), "no device yet")
+        story = tell(_Told(device, self.ledger, self.ready_unix_ns))
+        return to_json(replace(story, measured=_MEASURED, absent=(*story.absent, _ABSENT)))
+
     def census(self) -> Census:
         """Those of all processes of the directory, together."""
         return collect(self._path)
@@ -87,7 +112,8 @@ def exporting(path: Path, settings: Settings) -> Iterator[Server]:
     check_exportable(path)
     handle = _claim(path)
     try:
-        with serve(Exported(path, settings)) as server:
+        exported = Exported(path, settings)
+        with serve(exported, report=exported.report) as server:
             _tell(handle, server)
             yield server
     finally:

@@ -5,7 +5,7 @@
 ``/metrics``    the ledger for Prometheus, as text or OpenMetrics
 ``/ready``      200 once the process takes traffic, 503 before; JSON, with the reason and the prewarmed coverage
 ``/census``     what was launched, how often and how cold, for ``tritonprobe prewarm``; JSON
-``/report``     the report of whoever serves it, JSON; an exporter process has none
+``/report``     the report of whoever serves it: JSON, or text for those who name that first, as browsers do
 ==============  =========================================================================
 """
 
@@ -16,12 +16,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from io import StringIO
 from typing import Protocol
 
 from tritonprobe.export.prometheus import render
 from tritonprobe.ledger import Readable, Sample
 from tritonprobe.ledger.schema import PREWARM_COVERAGE
 from tritonprobe.shapes.census import Census
+from tritonprobe.story import from_json
 
 log = logging.getLogger("tritonprobe")
 
@@ -33,7 +35,7 @@ _PATHS = """tritonprobe
 /ready    200 once the process takes traffic, 503 before
 /census   what was launched, how often and how cold, JSON
 """
-_REPORT = "/report   what cold calls cost so far, JSON\n"
+_REPORT = "/report   what cold calls cost so far, to read in a browser; else JSON\n"
 _NO_REPORT = "no report here: single calls and requests stay in the probed process, where serve() answers /report"
 
 
@@ -55,7 +57,7 @@ class Probed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What answers are made from. ``report`` gives what JSON can say; without it there is no ``/report``."""
+    """What answers are made from. ``report`` gives a story as JSON can say it; without it there is no ``/report``."""
 
     runtime: Probed
     report: Callable[[], object] | None = None
@@ -92,12 +94,27 @@ def _answer(path: str, accept: str | None, source: Source) -> Response:
     if path == "/census":
         return Response(HTTPStatus.OK, JSON, source.runtime.census().text().encode())
     if path == "/report" and source.report is not None:
-        return _json(HTTPStatus.OK, source.report())
+        report = source.report()
+        return _text(HTTPStatus.OK, _readable(report)) if _reads_text(accept) else _json(HTTPStatus.OK, report)
     paths = _PATHS if source.report is None else _PATHS + _REPORT
     if path == "/":
         return _text(HTTPStatus.OK, paths)
     why = _NO_REPORT if path == "/report" else "there is nothing here"
     return _text(HTTPStatus.NOT_FOUND, f"{why}; {paths}")
+
+
+def _reads_text(accept: str | None) -> bool:
+    """Whether text is named first of what a report may be."""
+    kinds = [kind.partition(";")[0].strip().lower() for kind in (accept or "").split(",")]
+    return next((kind != JSON for kind in kinds if kind in (JSON, "text/plain", "text/html")), False)
+
+
+def _readable(report: object) -> str:
+    from tritonprobe.export import text  # brings rich, which nobody else here needs
+
+    page = StringIO()
+    text.show([text.Run("so far", from_json(report))], text.console(page))
+    return page.getvalue()
 
 
 def _ready(runtime: Probed) -> Response:

@@ -114,8 +114,9 @@ def _parts(runs: Sequence[Run], intro: str, width: int, ascii_only: bool) -> Ite
         yield Text()
         yield _title(f"what would make it stop ({first.name}); the seconds overlap: do not add them up")
         yield _remedies(story)
-    yield Text()
-    yield _latency(runs)
+    if any(found is not None for run in runs for found in (run.ttft, run.tpot, run.story.ttft, run.story.tpot)):
+        yield Text()
+        yield _latency(runs)
     for run in runs:
         if run.story.slowest is not None:
             yield Text(f"{run.name}: {run.story.slowest.sentence}", style="bold" if run is first else "")

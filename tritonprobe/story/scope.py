@@ -26,4 +26,4 @@ def absent(device: str) -> tuple[str, ...]:
         return ("compiles and caches: Triton's interpreter runs kernels in Python",)
     if device == "none":
         return ("compiles and GPU times: no device was found",)
-    return ("GPU time by kernel: this version does not measure it",)
+    return ("GPU time by kernel: /metrics has it, where TRITONPROBE_GPU_WINDOWS is set",)

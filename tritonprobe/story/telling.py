@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from tritonprobe.ledger import HistogramSample, Ledger, Metric, Sample, schema
+from tritonprobe.ledger import HistogramSample, Metric, Readable, Sample, schema
 from tritonprobe.model import OTHER, PHASES, TIERS, ColdCall, RequestCost
 from tritonprobe.story import scope
 from tritonprobe.story.remedies import remedies
@@ -37,7 +37,7 @@ class Source(Protocol):
     @property
     def device(self) -> str: ...
     @property
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> Readable: ...
     @property
     def cold_calls(self) -> Iterable[ColdCall]: ...
     @property
@@ -79,7 +79,7 @@ def tell(source: Source, top: int = TOP, pairs: int = PAIRS) -> Story:
 class _Sums:
     """The ledger's families, summed over the labels that nobody asked for."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Readable) -> None:
         self._samples = {family.metric.name: list(family.samples) for family in ledger.collect()}
 
     def by(self, metric: Metric, *names: str) -> dict[tuple[str, ...], float]:
