@@ -108,11 +108,7 @@ class Switch:
     def _do(self, state: signs.State) -> str:
         """Returns what could not be done, in words."""
         try:
-            if state == "on":
-                self._runtime.watch(everything=False)
-                return ""
-            self._runtime.off = True
-            return ", ".join(self._runtime.unwatch(keep_device=True))
+            return ", ".join(switch(self._runtime, state))
         except Exception as error:
             self._runtime.fault("switch")
             return f"failed: {error!r}"
@@ -121,6 +117,15 @@ class Switch:
         log.info("tritonprobe: switched %s%s", asked.state, f"; {left}" if left else "")
         with suppress(OSError):  # whoever asked will miss us, and say so
             signs.answer(self._directory, signs.Answer(os.getpid(), asked.token, left))
+
+
+def switch(runtime: Watched, state: signs.State) -> list[str]:
+    """What each process does when it is switched. Returns the names that others had wrapped, and that pass through."""
+    if state == "on":
+        runtime.watch(everything=False)
+        return []
+    runtime.off = True
+    return runtime.unwatch(keep_device=True)
 
 
 _switches: weakref.WeakKeyDictionary[Watched, Switch] = weakref.WeakKeyDictionary()

@@ -32,6 +32,7 @@ from tests.gpu.tokens_lost import leave, stay_on_one_core
 from tests.gpu.vllm_engine import KV_BYTES
 from tritonprobe.proving.intervals import base_first
 from tritonprobe.runtime import current
+from tritonprobe.switch import switch
 
 REQUESTS, PROMPT = 32, 64
 STEPS, SETTLING = 8, 10  # of a round, and those before it: a switch takes both programs out of the caches
@@ -81,19 +82,15 @@ def tokens_per_second(engine: Any) -> float:
     return REQUESTS / median(later - earlier for earlier, later in pairwise(times)) * 1e9
 
 
-def switch(on: bool) -> None:
+def turn(on: bool) -> None:
     """As `tritonprobe off` and `on` have it done. Windows wait until they are asked for."""
     me, mine = threading.get_native_id(), os.sched_getaffinity(0)
     os.sched_setaffinity(me, CORES)
     runtime = current()
-    runtime.off = not on
-    if on:
-        runtime.watch(everything=False)  # its threads may run on all cores
-        if runtime.adapter.gpu is not None:
-            runtime.adapter.gpu.times.stop()
-    else:
-        left = runtime.unwatch(keep_device=True)
-        assert not left, left
+    left = switch(runtime, "on" if on else "off")  # its threads may run on all cores
+    assert not left, left
+    if on and runtime.adapter.gpu is not None:
+        runtime.adapter.gpu.times.stop()
     os.sched_setaffinity(me, mine)
 
 
@@ -137,16 +134,16 @@ def main() -> int:
             if pair % BLOCK == 0:
                 ask(engine, 2 * BLOCK + 2)
                 for on in (True, False):
-                    switch(on)
+                    turn(on)
                     tokens_per_second(engine)
             if pair % CALM == 0:
                 stay_on_one_core(threading.get_native_id(), CORES)
             for on in (not off_first, off_first):
-                switch(on)
+                turn(on)
                 found[on].append(tokens_per_second(engine))
             if time.monotonic() > until:
                 break
-        switch(True)
+        turn(True)
         ask(engine, 100)
         windows = in_windows(engine)
     windows_set = os.environ.get("TRITONPROBE_GPU_WINDOWS", "off")

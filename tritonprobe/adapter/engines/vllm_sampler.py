@@ -8,15 +8,14 @@ replayed the paths are taken before vLLM is ready, with made-up logits.
 from __future__ import annotations
 
 import functools
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+from tritonprobe.adapter.calls import OpenCall
 from tritonprobe.adapter.engines.attaching import expect
 from tritonprobe.adapter.engines.host import Host
+from tritonprobe.adapter.outside import BUCKET
 from tritonprobe.adapter.patching import Patches
-from tritonprobe.model import ColdCall
 
 FIRST_USE = "first_use"
 LEAST_NS = 5_000_000
@@ -77,29 +76,17 @@ class _FirstUse:
         self._name = name
 
     def __enter__(self) -> None:
-        self._unix, self._start = time.time_ns(), time.monotonic_ns()
+        self._call = OpenCall(self._name, "launch", None)
+        self._call.enter(FIRST_USE)
 
     def __exit__(self, *error: object) -> None:
-        end = time.monotonic_ns()
-        if error[0] is not None or end - self._start < LEAST_NS:
+        call = self._call
+        call.leave(0)
+        if error[0] is not None or call.phases[FIRST_USE] < LEAST_NS:
             return
         try:
-            self._tell(end)
+            call.kind, call.bucket = FIRST_USE, BUCKET
+            call.reasons = ("first use of torch's kernels on this path",)
+            self._host.tell(call.finished())
         except Exception:
             self._host.fault("vllm_sampler")
-
-    def _tell(self, end: int) -> None:
-        cold = ColdCall(
-            kernel=self._name,
-            bucket="all",
-            tier="memory",
-            start_ns=self._start,
-            end_ns=end,
-            unix_ns=self._unix,
-            phases=((FIRST_USE, end - self._start),),
-            lookups=(),
-            reasons=("first use of torch's kernels on this path",),
-            kind=FIRST_USE,
-            thread=threading.get_ident(),
-        )
-        self._host.tell(cold)
