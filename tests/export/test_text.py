@@ -151,7 +151,15 @@ def test_plain_text_has_no_escape_codes(cold: Run) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(None, "-"), (0.0, "0 ms"), (0.00042, "0.4 ms"), (0.0123, "12 ms"), (4.12, "4.1 s"), (123.4, "123 s")],
+    [
+        (None, "-"),
+        (0.0, "0 ms"),
+        (0.0000379, "37.9 us"),
+        (0.00042, "0.4 ms"),
+        (0.0123, "12 ms"),
+        (4.12, "4.1 s"),
+        (123.4, "123 s"),
+    ],
 )
 def test_durations_are_said_in_the_unit_a_person_would_choose(seconds: float | None, said: str) -> None:
     assert duration(seconds) == said

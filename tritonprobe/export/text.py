@@ -84,7 +84,9 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.1f} s"
     if seconds >= 0.01 or seconds == 0:
         return f"{seconds * 1e3:.0f} ms"
-    return f"{seconds * 1e3:.1f} ms"
+    if seconds >= 0.0001:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.1f} us"
 
 
 def _parts(runs: Sequence[Run], intro: str, width: int, ascii_only: bool) -> Iterator[RenderableType]:
