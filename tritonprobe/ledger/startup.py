@@ -5,6 +5,7 @@ from __future__ import annotations
 from tritonprobe.ledger.schema import COLD_CALL_SECONDS, STARTUP_COLD
 from tritonprobe.ledger.store import HistogramSample, Readable, Sample
 from tritonprobe.model import STAGES
+from tritonprobe.wording import counted
 
 SPARED = frozenset(("frontend", *STAGES, "cache_write", "launcher_build", "autotune", "inductor_workers"))
 """Phases that a call has only if it compiles or tunes: what is in the caches already spares all of them."""
@@ -28,9 +29,5 @@ def cost(ledger: Readable) -> str:
     compiles, hits = calls.get("compile", 0), calls.get("disk", 0) + calls.get("remote", 0)
     found = seconds.get("disk", 0.0) + seconds.get("remote", 0.0)
     compiled = seconds.get("compile", 0.0)
-    sentence = f"{_many(compiles, 'compile')} {compiled:.1f} s, {_many(hits, 'disk hit')} {found:.1f} s"
+    sentence = f"{counted(compiles, 'compile')} {compiled:.1f} s, {counted(hits, 'disk hit')} {found:.1f} s"
     return sentence if saved < 0.05 else f"{sentence}; prewarm would have saved ~{saved:.{0 if saved >= 10 else 1}f} s"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
