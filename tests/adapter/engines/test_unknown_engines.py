@@ -186,7 +186,7 @@ def test_what_begins_while_another_thread_switches_off_is_forgotten_as_well(
             assert not steps._arrived
             assert not steps._requests
             steps.forget()  # ends the step
-    for left in (steps._arrived, steps._requests, steps._retired, host.live._live, host.live._steps):
+    for left in (steps._arrived, steps._requests, steps._lives, steps._retired, host.live._live, host.live._steps):
         assert not left
     assert total_of(host, "errors_total") == 0
 

@@ -77,6 +77,7 @@ class Steps:
         self._sizes = sizes
         self._on = False
         self._requests: dict[str, _Request] = {}
+        self._lives: dict[str, LiveRequest] = {}  # ours of `_requests`, for the steps
         self._arrived: dict[str, LiveRequest] = {}  # those that the scheduler does not have yet
         self._awaited: set[str] = set()  # requests without a token so far
         self._freed: list[tuple[str, str | None]] = []  # requests that ended, each with its error
@@ -121,6 +122,7 @@ class Steps:
         self._retired.clear()
         self._freed.clear()
         self._awaited.clear()
+        self._lives.clear()
         for held in (self._arrived, self._requests):
             with contextlib.suppress(KeyError):  # until it is empty, be it by another thread
                 while True:
@@ -247,7 +249,8 @@ class Steps:
         name = request.request_id
         live = self._arrived.pop(name, None)
         if name not in self._requests:
-            self._requests[name] = _Request(live or self._live(scheduler, request), request)
+            live = self._lives[name] = live or self._live(scheduler, request)
+            self._requests[name] = _Request(live, request)
             self._awaited.add(name)
             if not self._on:
                 self.forget()
@@ -263,9 +266,12 @@ class Steps:
         self._retire()
         if not ids:
             return None
-        known = self._requests
         number = f"{os.getpid()}.{next(self._numbers)}"
-        batch = [known[name].live for name in ids if name in known]
+        lives = self._lives
+        try:
+            batch = list(map(lives.__getitem__, ids))
+        except KeyError:  # some came while nobody watched
+            batch = [lives[name] for name in ids if name in lives]
         run = self._current = _Run(ids, number, 0, None, self._host.live.step(batch, id=number).begin())
         if not self._on:
             self.forget()
@@ -318,6 +324,7 @@ class Steps:
         freed, self._freed = self._freed, []
         for name, error in freed:
             self._awaited.discard(name)
+            self._lives.pop(name, None)
             request = self._requests.pop(name, None)
             if request is not None:
                 request.finish(error)
