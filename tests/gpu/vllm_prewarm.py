@@ -1,7 +1,7 @@
 """A vLLM that replays what an earlier one recorded, before it is ready. What its first requests wait for then.
 
 python -m tests.gpu.vllm_prewarm --site SITE --mode eager|graph --work FOLDER --trace CSV --census FILE --out FILE
-    [--trace-first] [--without] [--turn FILE]
+    [--trace-first] [--without] [--port PORT] [--turn FILE]
 
 The census is that of `vllm_shows` with the shows `ladder` and `trace`, and ``--record``. The server replays it in its
 worker, and gets the same requests again: its cold calls after ready, the first times to a token beside the hot ones,
@@ -116,6 +116,7 @@ def main() -> int:
     parser.add_argument("--mode", choices=("eager", "graph"), required=True)
     parser.add_argument("--trace-first", action="store_true")
     parser.add_argument("--without", action="store_true", help="start without a replay before, to compare")
+    parser.add_argument("--port", type=int, default=8300)
     parser.add_argument("--turn", type=Path, help="a file that is locked during the shows")
     given = parser.parse_args()
     order = ("trace", "ladder") if given.trace_first else ("ladder", "trace")
@@ -124,7 +125,7 @@ def main() -> int:
 
     def server(place: Path, called: str, options: Sequence[str]) -> Server:
         place.mkdir(parents=True, exist_ok=True)
-        return Server(given.site, place.resolve(), given.mode, 8300, True, engine, called, options=options)
+        return Server(given.site, place.resolve(), given.mode, given.port, True, engine, called, options=options)
 
     alone = without(server(given.work / "without", "without", ())) if given.without else None
     found = {
