@@ -173,7 +173,7 @@ def test_equal_values_of_several_types_are_replayed_as_what_they_were(
     def traffic() -> None:
         for one in (1, True, 1.0):
             kernel[(1,)](X, one, BLOCK=64, WANTED=1)
-        kernel[(1,)](X, 2, BLOCK=64, WANTED=1, enable_fp_fusion=1)
+        kernel[(1,)](X, 2, BLOCK=64, WANTED=1, num_ctas=True)
 
     traffic()
     census = recorded(instrumented)
