@@ -58,6 +58,18 @@ def cold(made: Document) -> str:
     )
 
 
+def engine(made: Document) -> str:
+    """Tokens a second of vLLM with everything on, of those it has switched off (`tests.gpu.vllm_cost`)."""
+    kept = made["kept_ratio"]["on"]
+    mode = "eager" if made["mode"] == "eager" else "in its default mode"
+    windows = made["windows_share_by_their_own_account"]
+    share = f", less the {windows:.1%} that GPU windows take" if windows else ""
+    return (
+        f"vLLM {mode} ({_where(made)}, a model of 8 layers) kept {kept['median']:.3f} [{kept['low']:.3f}, "
+        f"{kept['high']:.3f}] of its tokens a second{share}."
+    )
+
+
 def served(made: Document) -> str:
     """What clients saw of a server that was watched (`bench serve --json`)."""
     summary, ttft = made["summary"], made["summary"]["ttft"]
@@ -80,6 +92,8 @@ def scrape(made: Document) -> str:
 
 SENTENCES: Mapping[str, Callable[[Document], str]] = {
     "overhead.json": overhead,
+    "vllm_cost_eager.json": engine,
+    "vllm_cost_graph.json": engine,
     "cold_calls.json": cold,
     "serve_gpu.json": served,
     "scrape.json": scrape,
