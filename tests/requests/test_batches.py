@@ -204,6 +204,61 @@ def test_a_step_that_ends_on_its_thread_while_a_request_finishes_on_another_coun
     assert executed(server) == {"r": 21}
 
 
+@pytest.mark.parametrize("ends", ["before it is seen", "after that"])
+def test_a_step_that_begins_while_another_ones_clock_is_read_runs_beside_it(
+    server: Server, ends: str, monkeypatch: pytest.MonkeyPatch
+):
+    r = server.requests.request("r")
+    server.now += 1000  # so that a step counted twice would have its place
+    other = server.requests.step([r])
+
+    def clock() -> int:
+        """Another thread has its turn between the reading and what is done with it."""
+        monkeypatch.undo()
+        read = server.now
+        other.begin()
+        if ends == "before it is seen":
+            server.now += 10
+            other.end()
+        return read
+
+    monkeypatch.setattr(server.requests, "_clock", clock)
+    with server.requests.step([r]):
+        server.now += 10
+        other.end()
+        server.now += 10
+    server.now += 1000
+    r.finish()
+    assert executed(server) == {"r": server.now - 2000}
+    (cost,) = server.finished
+    assert cost.pipelined
+
+
+def test_a_request_that_ends_while_a_steps_clock_is_read_was_not_in_it_yet(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    r = server.requests.request("r")
+    server.now += 10
+
+    def clock() -> int:
+        monkeypatch.undo()
+        r.finish()
+        return server.now
+
+    monkeypatch.setattr(server.requests, "_clock", clock)
+    ran(server, [r], 10)
+    assert executed(server) == {"r": None}
+
+
+def test_a_step_that_ends_as_the_last_thing_that_its_thread_does_was_ended(server: Server):
+    r = server.requests.request("r")
+    last = server.requests.step([r]).begin()
+    last._running.life = last.end  # type: ignore[assignment]  # gives None: its thread ends just before it is asked for
+    ran(server, [r], 10)
+    server.requests.request("next")
+    assert server.errors == []
+
+
 def test_a_request_that_left_before_its_end_counts_until_then(server: Server):
     preempted, other = server.requests.request("preempted"), server.requests.request("other")
     ran(server, [preempted, other], 10)

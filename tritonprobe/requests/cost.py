@@ -20,10 +20,10 @@ def cost_of(owner: Requests, request: LiveRequest, end: int, error: BaseExceptio
     """The cost of a `request` that ends now. A request held elsewhere is told of there."""
     start = request.start_ns
     steps = list(owner._steps.values())  # before the windows: see `Step.end`
-    mine = [(began, running) for began, batch, running in steps if any(r is request for r in batch.given)]
+    mine = [(began, run) for began, batch, run in steps if began < end and any(r is request for r in batch.given)]
     stall = owner._stalls.between(start, end)  # before the windows, too: hears what peers say of them
     with owner._lock:
-        windows = [*request._windows, *((began, end) for began, running in mine if not running.counted)]
+        windows = [*request._windows, *((began, end) for began, run in mine if not run.counted)]
         own = [*request._stalled, *request._told, *windows]
         first_step, took = executed(request, windows, stall)
         took += owner._batches.metered(request)

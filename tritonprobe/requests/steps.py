@@ -7,6 +7,7 @@ the results: ``stalls()`` on the worker, ``charge()`` where the step is known.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from tritonprobe.requests.live import Requests
 
 
+LATER = sys.maxsize
+"""When a step begins whose clock is being read."""
+
+
 class Running:
     """What is known of a step in progress: its id, the time spent in fallbacks, and whether another one overlaps it.
 
     ``shared``: some step with requests runs beside it, be it the same step on another rank. ``over``: a thread ends it.
-    ``counted``: and its time is in its requests' own figures. The two change under the owner's lock.
+    ``counted``: and its time is in its requests' own figures. These two change under the owner's lock.
     """
 
     __slots__ = ("counted", "fallback_ns", "id", "life", "over", "overlaps", "shared", "thread")
@@ -82,21 +87,36 @@ class Step:
             owner._running[thread] = [running]
         else:
             under_way.append(running)
-        self.start_ns = owner._clock()
-        if owner._steps and self._batch.given:
-            for key, (_, batch, other) in list(owner._steps.items()):
-                if other.life() is None:
-                    self._give_up(key, other)
-                elif batch.given:
-                    other.shared = running.shared = True
-                    if other.id is None or other.id != self.id:  # else it is this step, on another rank
-                        other.overlaps = running.overlaps = True
-        owner._steps[id(self)] = (self.start_ns, self._batch, running)
+        # There before its clock is read, and seen after: of two steps that overlap one sees the other, whatever runs in
+        # between. No lock, which would cost more than all of this.
+        owner._steps[id(self)] = (LATER, self._batch, running)
+        self.start_ns = start = owner._clock()
+        owner._steps[id(self)] = (start, self._batch, running)
+        if len(owner._steps) > 1:
+            self._meet(LATER)
         return self
+
+    def _meet(self, end: int) -> None:
+        """Steps are under way beside this one, which ends no sooner than at `end`: each is told of the other."""
+        owner, running = self._owner, self._running
+        if not self._batch.given:
+            return
+        for key, (start, batch, other) in list(owner._steps.items()):
+            if other is running or end <= start < LATER:
+                continue
+            if other.life() is None:
+                self._give_up(key, other)
+            elif batch.given:
+                other.shared = running.shared = True
+                if other.id is None or other.id != self.id:  # else it is this step, on another rank
+                    other.overlaps = running.overlaps = True
 
     def _give_up(self, key: int, other: Running) -> None:
         """The thread that began another step has ended, and left it: it runs beside no other one any more."""
         owner = self._owner
+        found = owner._steps.get(key)
+        if found is None or found[2] is not other:  # it was ended meanwhile, the last thing that its thread did
+            return
         owner._steps.pop(key, None)
         owner._running.pop(other.thread, None)
         owner._unended.append(None)
@@ -113,6 +133,8 @@ class Step:
             if running.over:
                 return
             running.over = True  # first: after an interrupt in between it may count too little, never twice
+            if len(owner._steps) > 1:  # some began since, and may not have looked about yet
+                self._meet(end)
             if is_calm and running.shared:
                 for request in owner._batches.beside(self._batch, start, end, running.overlaps):
                     self._keep(request, ((start, end),))
