@@ -63,7 +63,11 @@ def test_the_report_is_whatever_the_server_was_given(probed: Probed) -> None:
         (None, "application/json"),
     ],
 )
-def test_the_report_is_text_for_those_who_name_that_first(probed: Probed, accept: str | None, kind: str) -> None:
+def test_the_report_is_text_for_those_who_name_that_first(
+    probed: Probed, accept: str | None, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for forced in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # that is about the server's own terminal
+        monkeypatch.setenv(forced, "1")
     response = respond("/report", accept, Source(probed, report=lambda: to_json(tell(busy()))))
     assert (response.status, response.content_type) == (200, kind)
     if kind == "application/json":
@@ -71,6 +75,7 @@ def test_the_report_is_text_for_those_who_name_that_first(probed: Probed, accept
     else:
         assert b"\nthe dearest cold calls (so far); when: seconds from " in response.body
         assert b"\nTTFT  so far " in response.body
+        assert b"\x1b" not in response.body
 
 
 @pytest.mark.parametrize("path", ["/report", "/metric", "/metrics/", "/../etc/passwd", "", "//", "/ready/now"])

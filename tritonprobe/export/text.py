@@ -51,8 +51,12 @@ class Run:
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """A console of the width that the report is made for; without colour when it is no terminal."""
-    found = Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    """A console of the width that the report is made for; without colour when it is no terminal.
+
+    A `file` is none, whatever the environment says of the terminal that this process may have.
+    """
+    is_terminal = None if file is None else False
+    found = Console(file=file, force_terminal=is_terminal, highlight=False, markup=False, emoji=False, soft_wrap=False)
     found.width = min(found.width, MAX_WIDTH) if found.is_terminal else PIPED_WIDTH
     return found
 
