@@ -17,15 +17,19 @@ _GATE = pytest.StashKey[ExitStack]()
 """Of a test that takes the fixture: what ends with its call, and raises if something was cold."""
 
 
+class _NotRunError(Exception):
+    """Another fixture failed, or skipped the test, which was neither hot nor cold."""
+
+
 @pytest.fixture
 def no_cold_calls(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails the test, with each kernel and reason, if a kernel that is watched was cold while it ran."""
     from tritonprobe.testing import no_cold_calls as none_in
 
-    with ExitStack() as gate:
-        gate.enter_context(none_in())
-        request.node.stash[_GATE] = gate
-        yield
+    gate = request.node.stash[_GATE] = ExitStack()
+    gate.enter_context(none_in())
+    yield
+    _open(gate, _NotRunError())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,11 +39,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         result = yield
     except BaseException as error:
         if _GATE in item.stash:  # the test failed by itself, which says enough
-            item.stash[_GATE].__exit__(type(error), error, error.__traceback__)
+            _open(item.stash[_GATE], error)
         raise
-    if _GATE in item.stash:
-        try:
+    try:
+        if _GATE in item.stash:
             item.stash[_GATE].close()
-        except AssertionError as error:
-            pytest.fail(str(error), pytrace=False)  # no line of the test's says more
+    except AssertionError as error:
+        failed = pytest.fail.Exception(str(error), pytrace=False)  # no line of the test's says more
+        raise failed from None
     return result
+
+
+def _open(gate: ExitStack, because: BaseException) -> None:
+    """Nothing is asked of the test any more. Does nothing if its gate is closed."""
+    gate.__exit__(type(because), because, because.__traceback__)

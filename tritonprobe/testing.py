@@ -18,6 +18,7 @@ from tritonprobe.model import ColdCall, Event
 from tritonprobe.plain import plain
 from tritonprobe.probe import instrument, uninstrument
 from tritonprobe.runtime import current
+from tritonprobe.wording import counted
 
 __all__ = ["capture_cold_calls", "compile_only", "no_cold_calls"]
 
@@ -57,4 +58,6 @@ def no_cold_calls() -> Iterator[None]:
             uninstrument()
     if calls:
         lines = [f"{c.kernel} {c.bucket}: {c.tier}, {c.wall_ns / 1e6:.1f} ms, {'; '.join(c.reasons)}" for c in calls]
-        raise AssertionError(f"{len(calls)} cold calls where none was allowed:\n" + "\n".join(map(plain, lines)))
+        raise AssertionError(
+            f"{counted(len(calls), 'cold call')} where none was allowed:\n" + "\n".join(map(plain, lines))
+        )

@@ -21,6 +21,7 @@ from tritonprobe.prewarming.folders import GROUP, differs, group_of
 from tritonprobe.prewarming.manifest import CENSUS, BundleError, Folder, Manifest
 from tritonprobe.prewarming.places import opened
 from tritonprobe.shapes.census import Census, CensusError, Environment
+from tritonprobe.wording import counted
 
 MAX_SIZE = 4 << 30
 """Bytes of a bundle's contents that an install takes by default."""
@@ -91,8 +92,8 @@ def install(
 def _check_fits(manifest: Manifest, here: Environment) -> None:
     found = differences(manifest.environment, here)
     if found:
-        entries = len(manifest.of("entries"))
-        raise BundleError(f"{'; '.join(found)}: 0 of {entries} entries would hit, so nothing was installed")
+        entries = counted(len(manifest.of("entries")), "entry")
+        raise BundleError(f"{'; '.join(found)}: 0 of {entries} would hit, so nothing was installed")
 
 
 def _staging(cache: Path) -> Path:

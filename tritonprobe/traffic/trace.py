@@ -178,7 +178,7 @@ def _recognise(source: str, lines: Iterator[_Line]) -> tuple[_Format, Iterator[_
 def _csv_row(columns: list[str], line: str) -> _Read:
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(columns):
-        raise _RowError(f"{len(cells)} columns where the header has {len(columns)}")
+        raise _RowError(f"{counted(len(cells), 'column')} where the header has {len(columns)}")
     row = dict(zip(columns, cells, strict=True))
     when, prompt, output = (row[column] for column in AZURE_COLUMNS)
     counts = []
