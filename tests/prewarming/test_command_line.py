@@ -76,12 +76,27 @@ def test_a_second_prewarm_says_that_all_was_there(recorded: Path, tmp_path: Path
     assert ": 2 compiled, 0 there before; " in said[0]
     assert ": 0 compiled, 2 there before; " in said[1]
 
+    said.append(tritonprobe(*words, cache=build, TRITONPROBE_DEVICE="", TRITON_ALWAYS_COMPILE="1").stdout)
+    assert ": 2 compiled, 0 there before; " in said[2]
+
     one, *_ = build.glob("*/*.cubin")
     for file in one.parent.iterdir():
         file.unlink()  # an empty folder is no entry
     result = json.loads(tritonprobe(*words, "--json", cache=build, TRITONPROBE_DEVICE="").stdout)
     assert (result["replayed"], result["on_disk"], result["there_before"]) == (2, 1, 0)
     assert len(list(build.glob("*/*.cubin"))) == 2
+
+
+def test_what_triton_cannot_read_is_skipped(recorded: Path, tmp_path: Path) -> None:
+    words = ("prewarm", recorded, "--target", "cuda:90", "--allow", "tests")
+    assert tritonprobe(*words, cache=tmp_path / "build", TRITONPROBE_DEVICE="").returncode == 0
+    binary, *_ = (tmp_path / "build").glob("*/*.cubin")
+    binary.unlink()  # while what speaks of it stays
+    done = tritonprobe(*words, cache=tmp_path / "build", TRITONPROBE_DEVICE="")
+    assert (done.returncode, done.stderr) == (0, "")
+    skipped, rest = done.stdout.splitlines()
+    assert skipped.startswith("skipped tests.adapter.kernels.add_kernel: ")
+    assert re.match(r"1 variant in [\d.]+ s: 0 compiled, 1 there before; 1 skipped", rest)
 
 
 def prewarmed(census: Path, cache: Path, *command: str, **settings: str) -> list[str]:

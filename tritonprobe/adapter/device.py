@@ -131,7 +131,7 @@ def _unload_all() -> None:
     from triton.compiler.compiler import CompiledKernel
 
     for kernel in instances(CompiledKernel):
-        if type(kernel.module) is _Module:
+        if type(getattr(kernel, "module", None)) is _Module:  # Triton may have failed to make it: it has none then
             kernel.module = kernel.function = kernel._run = None
 
 

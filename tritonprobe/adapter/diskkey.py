@@ -86,6 +86,13 @@ def cache_folder() -> Path | None:
     return Path(knobs.cache.dir) if knobs.cache.dir else None
 
 
+def is_read() -> bool:
+    """Whether Triton looks there before it compiles."""
+    from triton import knobs
+
+    return not knobs.compilation.always_compile
+
+
 def entry_folder(digest: str) -> str | None:
     """The name of the folder in it that a binary with this hash lies in; None if it is no hash."""
     if len(digest) != 64:  # SHA-256 in hexadecimal

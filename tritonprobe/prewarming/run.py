@@ -277,10 +277,10 @@ def _skipped(what: str, error: Exception) -> Skipped:
 
 def _on_disk() -> Callable[[Entry], bool]:
     """Whether Triton's cache folder has an entry's binary: the group file, which Triton writes last."""
-    from tritonprobe.adapter.diskkey import cache_folder, entry_folder
+    from tritonprobe.adapter.diskkey import cache_folder, entry_folder, is_read
     from tritonprobe.prewarming.folders import GROUP
 
-    folder = cache_folder()
+    folder = cache_folder() if is_read() else None
 
     def there(entry: Entry) -> bool:
         name = entry_folder(entry.hash)
