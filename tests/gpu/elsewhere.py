@@ -32,6 +32,7 @@ from typing import Any
 import click
 
 from tests.gpu.vllm_engine import ROOT, Reading, read_all, total
+from tritonprobe.documents import read_json
 from tritonprobe.ledger import DirectoryReader
 from tritonprobe.proving.document import described, document, pick_device
 from tritonprobe.proving.processes import environment
@@ -40,6 +41,8 @@ from tritonprobe.settings import SettingError
 PROGRAM = "python -m tests.gpu.elsewhere"
 TARGET = "cuda:90"
 BUNDLE, BUILT = "kernels.tpb", "built.json"
+NEEDED = frozenset(("sees_cuda", "cache", "sha256", "recorded", "bundle"))
+"""What `serve` has to know of how the bundle was built."""
 LIMIT, SPEED = 60, 2
 """How many requests of the trace, and at how many times their pace."""
 SERVER = ("--dtype", "bfloat16", "--slots", "16", "--port", "0")
@@ -173,7 +176,7 @@ def build(folder: Path, trace: Path) -> dict[str, Any]:
 
 def serve(folder: Path, trace: Path, device: str | None) -> dict[str, Any]:
     """Installs the bundle, and serves with it. Raises Failed."""
-    built = json.loads((folder / BUILT).read_text())
+    built = _read(folder / BUILT)
     if _digest(folder / BUNDLE) != built["sha256"]:
         raise Failed(f"{folder / BUNDLE} is not the bundle that {BUILT} beside it speaks of: build both again")
     with tempfile.TemporaryDirectory(prefix="tritonprobe-elsewhere-") as work:
@@ -221,6 +224,17 @@ def unmet(built: Mapping[str, Any], install: Mapping[str, Any], starts: Mapping[
     return [what for what, is_so in said.items() if is_so]
 
 
+def _read(path: Path) -> dict[str, Any]:
+    """How a bundle was made. Raises Failed."""
+    try:
+        built = read_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise Failed(f"{path}: {error}") from None
+    if not isinstance(built, dict) or not built.keys() >= NEEDED:
+        raise Failed(f"{path}: has no {', '.join(sorted(NEEDED))}; `build` writes them")
+    return built
+
+
 def _grown(start: Mapping[str, Any]) -> int:
     return int(start["cubins_after"] - start["cubins_before"])
 
@@ -254,6 +268,11 @@ def main() -> int:
             options.add_argument("--out", type=Path, required=True, help="the document")
             options.add_argument("--device", default="cuda", help="cuda, or compile-only:cuda:90: a rehearsal")
     given = parser.parse_args()
+    # Before anything is done that takes minutes:
+    if given.half == "build" and given.folder.exists() and not given.folder.is_dir():
+        parser.error(f"{given.folder}: is no folder")
+    if given.half == "serve" and (given.out.is_dir() or not given.out.absolute().parent.is_dir()):
+        parser.error(f"--out {given.out}: no file can be there")
     needed = [given.trace, *([given.folder / BUNDLE, given.folder / BUILT] if given.half == "serve" else [])]
     for path in needed:
         if not path.is_file():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gpu.elsewhere import LIMIT, unmet
+from tests.gpu.elsewhere import BUILT, BUNDLE, LIMIT, main, unmet
 from tests.gpu.vllm_prewarm import judge
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
@@ -64,6 +65,45 @@ def test_what_is_not_good_elsewhere_is_named(place: str, value: object, says: st
         inner = inner[name]
     inner[last] = value
     assert verdict(found) == [says]
+
+
+@pytest.mark.parametrize(
+    ("words", "built", "says"),
+    [
+        ("build there/trace.csv --trace there/trace.csv", "", "there/trace.csv: is no folder"),
+        ("build there --trace there/none.csv", "", "there/none.csv: no such file"),
+        ("serve there --trace there/trace.csv --out none/out.json", "{}", "--out none/out.json: no file can be there"),
+        ("serve there --trace there/trace.csv --out there", "{}", "--out there: no file can be there"),
+        ("serve none --trace there/trace.csv --out out.json", "", "none/kernels.tpb: no such file; `build` leaves it"),
+        ("serve there --trace there/trace.csv --out out.json", "{", "there/built.json: Expecting property name"),
+        (
+            "serve there --trace there/trace.csv --out out.json",
+            "[]",
+            "has no bundle, cache, recorded, sees_cuda, sha256",
+        ),
+    ],
+)
+def test_what_cannot_be_carried_elsewhere_is_refused_at_once(
+    words: str,
+    built: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        sys, "argv", ["elsewhere", *words.split(), *["--device=compile-only:cuda:90"] * ("serve" in words)]
+    )
+    there = tmp_path / "there"
+    there.mkdir()
+    for name, text in (("trace.csv", "TIMESTAMP"), (BUNDLE, "PK"), (BUILT, built)):
+        (there / name).write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(main())  # argparse exits by itself
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
 
 
 @pytest.fixture(params=["vllm_prewarm.json", "vllm_prewarm_trace.json"])
