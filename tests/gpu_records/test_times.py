@@ -377,6 +377,46 @@ def test_a_capture_whose_launches_nobody_knows_is_told_of(
     assert kept == []
 
 
+def test_a_capture_that_begins_twice_goes_on(program: Program) -> None:
+    told: list[str] = []
+    kept: list[Any] = []
+    windows, fault = program.runtime.adapter.windows, program.runtime.fault
+    captures = Captures(
+        windows,
+        lambda what: told.append(f"{what} begins"),
+        lambda what: told.append(f"{what} ends"),
+        lambda launches, _: kept.append(launches),
+        told.append,
+        fault,
+    )
+    captures._patch(SimpleNamespace(CUDAGraph=Graph, is_current_stream_capturing=lambda: True))  # type: ignore[arg-type]
+    graph = Graph()
+    graph.capture_begin()
+    program.launch()
+    with pytest.raises(RuntimeError, match="no capture"):
+        graph.capture_begin(fail=True)
+    program.launch()
+    graph.capture_end()
+    captures.remove()
+    assert told == ["first capture begins", "first capture ends"]
+    assert [len(launches) for launches in kept] == [2]
+
+
+def test_captures_that_wait_for_a_window_are_bounded_by_their_launches(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tritonprobe.gpu.times.MAX_NODES", 10)
+    monkeypatch.setattr("tritonprobe.gpu.times.MAX_CAPTURES", 6)
+    about = AboutProgram(lambda: None, str, lambda: True, lambda: False, graphs_too=True)
+    times = GpuTimes(program.runtime.ledger, program.runtime.fault, program.runtime.adapter.windows, about)
+    for count in (4, 0, 0, 0, 0, 0, 0, 5, 12):  # those without launches of ours are in nobody's place
+        times.captured([(("a", 1), ("m.a", "all"))] * count, lambda: True)
+    assert [len(launches) for launches, _ in times.captures] == [12], "the latest is kept in any case"
+    times.captured([(("a", 1), ("m.a", "all"))], lambda: True)
+    assert [len(launches) for launches, _ in times.captures] == [1]
+    assert samples_of(program.runtime, "gpu_captures_dropped_total") == {("bound",): 3}
+
+
 @pytest.mark.parametrize("graphs_too", [True, False])
 def test_captures_given_up_are_counted_and_said_once(
     program: Program, graphs_too: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -112,13 +112,17 @@ class Captures:
     def _capture_begin(self, original: Any) -> Any:
         @functools.wraps(original)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            self._begin(graph)
+            is_first = id(graph) not in self._under_way  # else torch refuses, and goes on with the one under way
+            if is_first:
+                self._begin(graph)
             try:
                 result = original(graph, *args, **kwargs)
             except BaseException:
-                self._end(graph, finished=False)
+                if is_first:
+                    self._end(graph, finished=False)
                 raise
             self._emptied(graph)
+            self._under_way.get(id(graph), []).clear()  # of an object that was here before, and never came to its end
             return result
 
         return capture_begin

@@ -12,6 +12,8 @@ from tritonprobe.seen import Label, TracedStep
 MAX_CAPTURES = 8192
 """Captures of CUDA graphs that are kept, of graphs that are there still; the oldest go first. An engine that captures
 its model in pieces has one for each piece and each batch size."""
+MAX_NODES = 1_000_000
+"""Nodes kept of all captures, and of all graphs. The oldest go first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,14 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonprobe.gpu.attribution import DROPPED, FOREIGN, Key
-from tritonprobe.gpu.clock import MAX_CAPTURES
+from tritonprobe.gpu.clock import MAX_CAPTURES, MAX_NODES
 from tritonprobe.gpu.records import Records
 from tritonprobe.gpu.spans import Ints
 from tritonprobe.seen import Label
 
 MAX_GRAPHS = 8192
-MAX_NODES = 1_000_000
-"""Nodes kept of all captures, and of all graphs. The oldest go first."""
 STEADY = 3
 """After so many windows without a new node, all nodes of a graph have been seen."""
 

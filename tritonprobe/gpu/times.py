@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tritonprobe.gpu.budget import Budget
-from tritonprobe.gpu.clock import MAX_CAPTURES, Clock, Looked, NeverAgain, NotYet
+from tritonprobe.gpu.clock import MAX_CAPTURES, MAX_NODES, Clock, Looked, NeverAgain, NotYet
 from tritonprobe.ledger import schema
 from tritonprobe.ledger.store import Ledger
 from tritonprobe.model import GpuLaunches, GpuSample
@@ -78,6 +78,7 @@ class GpuTimes:
         self._info: tuple[str, str] | None = None
         self._traced: tuple[Callable[[int, int], Sequence[TracedStep]], Callable[[GpuLaunches], None]] | None = None
         self.captures: list[tuple[list[tuple[tuple[str, int], Label]], Callable[[], bool]]] = []
+        self._nodes = 0  # of all these
         _living.add(self)
 
     @property
@@ -150,16 +151,22 @@ class GpuTimes:
 
     def captured(self, launches: list[tuple[tuple[str, int], Label]], alive: Callable[[], bool]) -> None:
         """A graph was captured, with these launches in it: function, grid and label of each."""
-        if not self._program.graphs_too:
-            return  # nothing is looked at any more
+        if not self._program.graphs_too or not launches:
+            return  # nothing is looked at any more, or nothing is to be told
         gone = 0
         with self._lock:
             self.captures.append((launches, alive))
-            if len(self.captures) > MAX_CAPTURES:
+            self._nodes += len(launches)
+            if self._are_too_many():
                 self.captures = [each for each in self.captures if each[1]()]
-                gone = max(0, len(self.captures) - MAX_CAPTURES)
-                del self.captures[:gone]
+                self._nodes = sum(len(each) for each, _ in self.captures)
+            while self._are_too_many() and len(self.captures) > 1:
+                self._nodes -= len(self.captures.pop(0)[0])
+                gone += 1
         self._captures_dropped("bound", gone)
+
+    def _are_too_many(self) -> bool:
+        return len(self.captures) > MAX_CAPTURES or self._nodes > MAX_NODES
 
     def not_captured(self, why: str) -> None:
         """A graph was captured, and nobody can say what was launched in it."""
@@ -241,7 +248,7 @@ class GpuTimes:
         """One window. Whatever it meets ends here."""
         started = time.thread_time()
         with self._lock:
-            fresh, self.captures = self.captures, []
+            fresh, self.captures, self._nodes = self.captures, [], 0
         try:
             for launches, alive in fresh:
                 self._captures_dropped("bound", clock.captured(launches, alive))
@@ -293,6 +300,7 @@ class GpuTimes:
         """A child cannot use its parent's CUDA: off."""
         self._lock, self._turn_lock = threading.RLock(), threading.RLock()
         self._stop, self._clock, self._busy_with = None, None, []
+        self.captures, self._nodes = [], 0
         if self._info is not None:  # without a line in the log: a server may fork for each request
             self._info = ("none", "forked")
             self._ledger.set(schema.GPU_TIMING, self._info, 1.0)
