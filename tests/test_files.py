@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,11 +87,27 @@ def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path):
     assert path.read_text() == "x"
 
 
-def test_a_planted_link_is_not_followed(tmp_path: Path):
-    """Where others may write into the folder, they can guess the name of the file that is being written."""
+def test_two_that_write_in_one_folder_at_the_same_time_write_each_their_own(tmp_path: Path):
+    """Two threads, or processes of two containers that have the same number."""
+
+    def other_comes_in_between() -> Iterator[str]:
+        yield "a"
+        write_whole(tmp_path / "theirs", ["b" * 9], 0o600)
+        yield "a"
+
+    write_whole(tmp_path / "mine", other_comes_in_between(), 0o600)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"mine": "aa", "theirs": "b" * 9}
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where others may write into the folder, and guess the name of the file that is being written."""
     victim = tmp_path / "victim"
     victim.write_text("theirs")
-    (tmp_path / f".tritonprobe-{os.getpid()}.part").symlink_to(victim)
+    guesses = iter(["00", "11"])
+    monkeypatch.setattr(secrets, "token_hex", lambda size: next(guesses))
+    (tmp_path / ".tritonprobe-00.part").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_whole(tmp_path / "file", ["x"])
     write_whole(tmp_path / "file", ["x"])
     assert victim.read_text() == "theirs"
     assert not (tmp_path / "file").is_symlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ def test_a_source_is_built_once_and_found_again(source: Path, tmp_path: Path, mo
 @needs_compiler
 def test_a_module_is_loaded_once_a_process(source: Path) -> None:
     assert native.load(source) is native.load(source)
+
+
+@needs_compiler
+def test_threads_that_build_it_at_the_same_time_all_have_it(source: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        modules = list(threads.map(native.load, [source] * 4))
+    assert [None if module is None else module.answer() for module in modules] == [42] * 4
+    assert len(built(tmp_path)) == 1
 
 
 @needs_compiler

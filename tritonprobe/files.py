@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_whole(path: Path, text: Iterable[str], mode: int = 0o666) -> None:
@@ -18,13 +21,22 @@ def write_whole(path: Path, text: Iterable[str], mode: int = 0o666) -> None:
         with path.open("w", encoding="utf-8") as file:
             file.writelines(text)
         return
+    with replacing(path, mode) as file:
+        file.writelines(piece.encode() for piece in text)
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file that takes the place of `path` at the end of the block, unless that raises. Raises OSError.
+
+    Nobody else's meanwhile: other threads may write here, and processes of other machines with the same number.
+    """
     target = Path(os.path.realpath(path))
-    scratch = target.with_name(f".tritonprobe-{os.getpid()}.part")  # short, however long the file's own name
+    scratch = target.with_name(f".tritonprobe-{secrets.token_hex(8)}.part")  # short, however long the file's own name
     try:
-        scratch.unlink(missing_ok=True)
         # x follows no link that someone else may have planted
-        with open(scratch, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.writelines(text)
+        with open(scratch, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(target)

@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import logging
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -98,7 +99,7 @@ def _build(source: Path, built: Path) -> None:
     command = compiler()
     if command is None:
         raise FileNotFoundError("there is no C compiler on the PATH")
-    scratch = built.with_name(f".{built.name}.{os.getpid()}")
+    scratch = built.with_name(f".{built.name}.{secrets.token_hex(8)}")  # of this thread alone
     try:
         subprocess.run(
             [*command, *FLAGS, f"-I{sysconfig.get_path('include')}", str(source), "-o", str(scratch)],

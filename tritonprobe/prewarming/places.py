@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from tritonprobe.files import replacing
 from tritonprobe.prewarming.manifest import BundleError
 
 
@@ -32,21 +32,12 @@ def store(place: str, write: Callable[[IO[bytes]], None]) -> int:
     """Writes to `place` what `write` writes; gives its size. Raises BundleError; what was there is then what it was."""
     if "://" in place:
         return _upload(place, write)
-    target = Path(os.path.realpath(place))
-    scratch = target.with_name(f".tritonprobe-{os.getpid()}.part")
     try:
-        scratch.unlink(missing_ok=True)
-        with scratch.open("xb") as file:
+        with replacing(Path(place)) as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        scratch.replace(target)
-        return size
+            return file.tell()
     except OSError as error:
         raise BundleError(f"{place}: {error.strerror}") from None
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def _upload(place: str, write: Callable[[IO[bytes]], None]) -> int:
