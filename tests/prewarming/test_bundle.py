@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ pytest.importorskip("zstandard")
 from tests.prewarming import caches
 from tests.prewarming.caches import add_entry, census_of, entries_in, everything_in, is_whole
 from tests.prewarming.tampering import edit
+from tritonprobe.adapter.diskkey import FOLDER
 from tritonprobe.prewarming import install as installing
 from tritonprobe.prewarming.bundle import pack, show
 from tritonprobe.prewarming.install import install
@@ -47,6 +51,24 @@ def test_installing_twice_changes_nothing(bundle: str, there: Path) -> None:
     again = install(bundle, there)
     assert (again.installed, again.there_before) == (0, 3)
     assert everything_in(there) == before
+
+
+def test_several_may_install_into_one_cache_at_the_same_time(bundle: str, there: Path) -> None:
+    """As the pods of a fleet do, whose processes have the same number."""
+    with ThreadPoolExecutor(4) as pods:
+        results = list(pods.map(lambda _: install(bundle, there), range(8)))
+    assert sum(result.installed for result in results) == 3
+    assert all(result.installed + result.completed + result.there_before == 3 for result in results)
+    assert not (there / FOLDER).exists()
+
+
+def test_what_a_dead_install_left_goes_after_an_hour(bundle: str, there: Path) -> None:
+    for name, age in (("bundle-dead.part", 3700), ("bundle-alive.part", 3500)):
+        left = there / FOLDER / name
+        left.mkdir(parents=True)
+        os.utime(left, (time.time() - age,) * 2)
+    assert install(bundle, there).installed == 3
+    assert [left.name for left in (there / FOLDER).iterdir()] == ["bundle-alive.part"]
 
 
 def test_the_same_cache_is_always_the_same_bundle(cache: Path, bundle: str, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Everything is verified in a folder aside before the first entry is put in its place, each by one rename; an entry that
 is there is never touched but for files that it lacks. So a kill at any time leaves whole entries, and perhaps a folder
-aside, which the next install removes.
+aside, which an install that comes an hour later removes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,8 @@ from tritonprobe.prewarming.places import opened
 from tritonprobe.shapes.census import Census, CensusError, Environment
 from tritonprobe.wording import counted
 
+STALE_SECONDS = 3600.0
+"""An install whose folder was touched last so long ago has died in it."""
 MAX_SIZE = 4 << 30
 """Bytes of a bundle's contents that an install takes by default."""
 
@@ -97,20 +101,30 @@ def _check_fits(manifest: Manifest, here: Environment) -> None:
 
 
 def _staging(cache: Path) -> Path:
-    """A fresh folder inside the cache, so that a rename puts things in place. Those of dead installs go."""
+    """A fresh folder inside the cache, so that a rename puts things in place. Those of dead installs go.
+
+    Others may install there at the same time, in other containers and under the same number.
+    """
     aside = cache / FOLDER
-    try:
-        aside.mkdir(parents=True, exist_ok=True)
-        for left in aside.glob("bundle-*.part"):
-            pid = left.name.removeprefix("bundle-").removesuffix(".part")
-            if not (pid.isdecimal() and Path("/proc", pid).exists()):
+    for left in aside.glob("bundle-*.part"):
+        with suppress(OSError):  # its install comes to its end
+            if time.time() - left.stat().st_mtime > STALE_SECONDS:
                 shutil.rmtree(left, ignore_errors=True)
-        staging = aside / f"bundle-{os.getpid()}.part"
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(mode=0o700)
+    try:
+        return _made_in(aside)
     except OSError as error:
         raise BundleError(f"{cache}: cannot be written to ({error.strerror})") from None
-    return staging
+
+
+def _made_in(aside: Path, tries: int = 10) -> Path:
+    """A folder in there. Another install that ends takes away what is empty by then, be it between any two of these."""
+    try:
+        aside.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(".part", "bundle-", aside))
+    except FileNotFoundError:
+        if tries == 1:
+            raise
+        return _made_in(aside, tries - 1)
 
 
 def _unpack(reader: archive.Reader, manifest: Manifest, staging: Path) -> None:
