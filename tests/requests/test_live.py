@@ -463,6 +463,25 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
 # Misuse is counted, said once, and harmless
 
 
+def test_a_step_begins_once(server: Server, caplog: pytest.LogCaptureFixture):
+    r = server.requests.request("r")
+    for _ in range(3):
+        with server.requests.step([r]).begin() as step:  # `begin`, and the block's beginning
+            server.now += 10
+    assert server.errors == []
+    for _ in range(2):
+        with step:
+            server.now += 10
+    r.finish()
+    (cost,) = server.finished
+    assert cost.parts is not None
+    assert cost.parts.execution_ns == 30
+    assert (server.requests._running, server.requests._steps) == ({}, {})
+    assert server.errors == ["requests", "requests"]
+    (said,) = caplog.messages
+    assert said.startswith("tritonprobe: a step that was over was begun again, which counts for nothing (said once")
+
+
 def test_finishing_twice(server: Server, caplog: pytest.LogCaptureFixture):
     r = server.requests.request("r")
     server.at(10)

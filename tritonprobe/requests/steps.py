@@ -76,8 +76,12 @@ class Step:
         return self._batch.others
 
     def begin(self) -> Step:
-        """The step begins now, in this thread."""
+        """The step begins now, in this thread. Once: ``with step(batch).begin():`` has begun it before its block."""
         owner, running = self._owner, self._running
+        if self._thread or running.over:
+            if running.over:
+                owner._misuse("begun_again", "a step that was over was begun again, which counts for nothing")
+            return self
         thread, running.life = this_life()
         self._thread = running.thread = thread
         if thread not in owner._stalls.serving:
