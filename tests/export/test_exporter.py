@@ -139,10 +139,11 @@ def test_the_other_paths(tmp_path: Path) -> None:
 def test_the_report_is_what_counts_tell_of_all_processes(tmp_path: Path) -> None:
     with exporter(tmp_path) as up:
         empty = httpx.get(f"{up.url}/report").json()
-        assert (empty["device"], empty["cold_calls"], empty["pairs"]) == ("no device yet", 0, [])
+        assert (empty["device"], empty["cold_calls"], empty["pairs"]) == ("no living process", 0, [])
         for _ in range(2):
             counting(COUNTS, tmp_path).wait()
         told = httpx.get(f"{up.url}/report").json()
+        assert told["device"] == "no living process"
         assert (told["cold_calls"], told["cold_seconds"]) == (2, 3.0)
         assert [(pair["kernel"], pair["launches"]) for pair in told["pairs"]] == [("k", 82)]
         assert (told["dearest"], told["remedies"], told["ttft"]) == ([], [], None)

@@ -90,7 +90,8 @@ class Exported:
         """The story of all processes of the directory together, as far as counts tell it."""
         info = (f.samples for f in self.ledger.collect() if f.metric is INFO)
         place = INFO.labels.index("device")
-        device = next((sample.labels[place] for samples in info for sample in samples), "no device yet")
+        none = "no device yet" if is_counting(self._path) else "no living process"
+        device = next((sample.labels[place] for samples in info for sample in samples), none)
         story = tell(_Told(device, self.ledger, self.ready_unix_ns))
         return to_json(replace(story, measured=_MEASURED, absent=(*story.absent, _ABSENT)))
 
