@@ -23,7 +23,7 @@ histogram bounds are API. A family, or a series, that has nothing to say is abse
 named under "from the start" exist at 0 before anything happened, so that `increase()` sees the first event.
 
 In OpenMetrics, the times to the first token, per output token and of cold calls, and `kernel_seconds`, carry an
-exemplar: the `trace_id` and `span_id` of the latest observation that was made in, or for, a sampled span
+exemplar: the `trace_id` and `span_id` of a slow observation of late that was made in, or for, a sampled span
 ([limits](limits.md#what-is-traced)).
 """
 

@@ -41,6 +41,8 @@ def test_prometheus_finds_the_trace_of_a_slow_first_token(
         counting = FileLedger(folder)
         probed.ledger = DirectoryReader(folder)  # type: ignore[assignment]  # what is served is only read
     served(counting, probed, 3.0, TRACE)
+    for number in range(40):  # before anybody has read of the slow one
+        served(counting, probed, 0.0005, f"{number + 1:032x}")
     with serve(probed) as up:
         prometheus = prometheus_server([up.url])
         prometheus.wait_for_scrapes(f'{TTFT}_bucket{{le="5.0"}}', 2)
@@ -48,12 +50,12 @@ def test_prometheus_finds_the_trace_of_a_slow_first_token(
         assert found["labels"] == {"trace_id": TRACE, "span_id": SPAN}
         assert float(found["value"]) == 3.0
         assert (found["series"]["le"], found["series"]["model"]) == ("5.0", "m")
-        later = TRACE[::-1]
-        served(counting, probed, 0.0005, later)
-        prometheus.wait_for(f'{TTFT}_bucket{{le="0.001"}}', lambda now: set(now.values()) == {1})
+        slower = TRACE[::-1]
+        served(counting, probed, 9.0, slower)
+        prometheus.wait_for(f'{TTFT}_bucket{{le="10.0"}}', lambda now: set(now.values()) == {42})
         quantile = f"histogram_quantile(0.99, sum by (le) (rate({TTFT}_bucket[5m])))"  # as boards ask
         traces = {one["labels"]["trace_id"]: one["series"]["le"] for one in prometheus.query_exemplars(quantile)}
-        assert traces == {TRACE: "5.0", later: "0.001"}
+        assert traces == {TRACE: "5.0", slower: "10.0"}
         assert prometheus.query("up") == {(): 1}
 
 

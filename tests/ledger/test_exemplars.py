@@ -1,17 +1,22 @@
-"""Exemplars: the latest traced observation of each histogram, through files, deaths, folds and forks."""
+"""Exemplars: the traced observation of each histogram that is worth most, through files, deaths, folds and forks."""
 
 from __future__ import annotations
 
+import functools
+import random
 import signal
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.ledger.scrape import SMALL, histogram, in_child, program
 from tritonprobe.ledger import DirectoryReader, Exemplar, FileLedger, Ledger, MemoryLedger, Readable, Traced, schema
 from tritonprobe.ledger.fold import fold
 from tritonprobe.ledger.layout import PAGE, pack_exemplar
+from tritonprobe.ledger.store import worth_keeping
 
 M = ("m",)
 
@@ -35,16 +40,37 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
     return MemoryLedger() if request.param == "memory" else FileLedger(tmp_path, size=SMALL)
 
 
-def test_the_latest_exemplar_is_kept_with_its_value_and_time(ledger: Ledger) -> None:
+def test_the_slow_one_is_kept_with_its_value_and_time_whatever_comes_after_it(ledger: Ledger) -> None:
     before = time.time_ns()
     for number, seconds in enumerate((0.3, 20.0, 0.02), 1):
         ledger.observe(schema.TTFT, M, seconds, exemplar(number))
-    ledger.observe(schema.TTFT, M, 5.0)  # of a request that nobody traced
+    ledger.observe(schema.TTFT, M, 50.0)  # of a request that nobody traced
     found = traced(ledger)
     assert found is not None
-    assert (found.value, found.exemplar) == (0.02, exemplar(3))
+    assert (found.value, found.exemplar) == (20.0, exemplar(2))
     assert before <= found.unix_ns <= time.time_ns()
     assert sum(histogram(ledger, schema.TTFT, *M).counts) == 4
+
+
+def test_a_slow_one_fades_the_later_the_slower_it_was() -> None:
+    for after, kept in ((1, 4.0), (60, 4.0), (103, 4.0), (104, 0.004)):  # 15 s for each factor of e, 6.9 of them
+        found = worth_keeping(Traced(4.0, 0, exemplar(1)), Traced(0.004, after * 10**9, exemplar(2)))
+        assert found is not None
+        assert found.value == kept
+
+
+OBSERVED = st.builds(Traced, st.floats(0, 1e4), st.integers(0, 10**12), st.integers(1, 9).map(exemplar))
+
+
+@given(st.lists(OBSERVED, min_size=1, max_size=8), st.randoms())
+def test_of_many_the_same_one_stays_in_any_order(observed: list[Traced], draw: random.Random) -> None:
+    def kept() -> Traced | None:
+        return functools.reduce(worth_keeping, observed, None)
+
+    first = kept()
+    draw.shuffle(observed)
+    assert kept() == first
+    assert max(observed, key=lambda each: (each.value, each.unix_ns)).value >= (first.value if first else 0)
 
 
 def test_without_one_there_is_none(ledger: Ledger) -> None:
@@ -88,12 +114,12 @@ print("done", flush=True); sys.stdin.read()
 
 
 def test_a_reader_beside_a_fast_writer_sees_whole_ones_only(tmp_path: Path) -> None:
-    """Each exemplar's value, trace and span are one number: what mixes two of them would show."""
+    """Each exemplar's value, trace and span say one number: what mixes two of them would show."""
     writing = program(
         """
 from tritonprobe.ledger import Exemplar
 ledger = FileLedger(Path(sys.argv[1]), size=1 << 16)
-kept = [(float(i), Exemplar(f"{i:032x}", f"{i:016x}")) for i in range(1, 200)]
+kept = [(1 + i / 1e9, Exemplar(f"{i:032x}", f"{i:016x}")) for i in range(1, 200)]
 ledger.observe(schema.TTFT, ("m",), *kept[0])
 print("ready", flush=True)
 while True:
@@ -111,7 +137,8 @@ while True:
         while len(found) < 50 and time.monotonic() < deadline:
             one = traced(reader)
             if one is not None:  # else it was just being written
-                assert one.exemplar == Exemplar(f"{int(one.value):032x}", f"{int(one.value):016x}")
+                number = round((one.value - 1) * 1e9)
+                assert one.exemplar == Exemplar(f"{number:032x}", f"{number:016x}")
                 found.add(one.value)
     finally:
         writing.send_signal(signal.SIGKILL)
@@ -138,7 +165,7 @@ def test_one_half_written_is_omitted_and_nothing_else_is(tmp_path: Path) -> None
     assert seen(reader) == (0.7, exemplar(3))
 
 
-def test_of_several_processes_the_latest_one_is_shown_whoever_lives(tmp_path: Path) -> None:
+def test_of_several_processes_one_is_shown_whoever_lives(tmp_path: Path) -> None:
     first, second = (FileLedger(tmp_path, size=SMALL) for _ in range(2))
     reader = DirectoryReader(tmp_path)
     first.observe(schema.TTFT, M, 0.1, exemplar(1))
@@ -155,7 +182,7 @@ def dies_traced(folder: Path, seconds: float, number: int) -> None:
     FileLedger(folder, size=SMALL).observe(schema.TTFT, M, seconds, exemplar(number))
 
 
-def test_a_fold_keeps_the_latest_and_so_does_the_next_one(tmp_path: Path) -> None:
+def test_a_fold_keeps_it_and_so_does_the_next_one(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         dies_traced(tmp_path, number / 10, number)
     stays = DirectoryReader(tmp_path)
@@ -170,7 +197,7 @@ def test_a_fold_keeps_the_latest_and_so_does_the_next_one(tmp_path: Path) -> Non
     assert seen(stays) == seen(DirectoryReader(tmp_path)) == (0.4, exemplar(4))
 
 
-def test_in_a_readers_other_the_latest_of_those_it_turned_away_is_shown(tmp_path: Path) -> None:
+def test_in_a_readers_other_one_of_those_it_turned_away_is_shown(tmp_path: Path) -> None:
     ledgers = [FileLedger(tmp_path, size=1 << 18) for _ in range(2)]
     for i in range(2 * schema.MODELS):
         ledgers[i % 2].observe(schema.TTFT, (f"model-{i:02d}",), 0.5, exemplar(i + 1))

@@ -232,8 +232,8 @@ class FileLedger(MemoryLedger):
             self._exemplars[metric.name, labels] = self._region.view[PAGE + 8 * used : PAGE + 8 * first_slot]
         return slots
 
-    def _keep(self, metric: Metric, labels: Labels, traced: Traced) -> None:
-        super()._keep(metric, labels, traced)
+    def _show(self, metric: Metric, labels: Labels, traced: Traced) -> None:
+        super()._show(metric, labels, traced)
         place = self._exemplars.get((metric.name, labels))
         if place is not None:
             place[:] = pack_exemplar(traced)

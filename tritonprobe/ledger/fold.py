@@ -22,7 +22,7 @@ from tritonprobe.ledger.directory import holds, is_locked
 from tritonprobe.ledger.layout import BASE_NAME, SUFFIX, Base, FormatError, Sum, pack_base, schema_id
 from tritonprobe.ledger.memory import overflow
 from tritonprobe.ledger.reading import LedgerFile, ledger_files, opened, read_base
-from tritonprobe.ledger.store import latest
+from tritonprobe.ledger.store import worth_keeping
 from tritonprobe.ledger.totals import SUMMED
 
 DEAD_FILES = 64
@@ -97,7 +97,7 @@ def _add_up(base: Base, dead: Iterable[tuple[LedgerFile, array[float]]]) -> tupl
             for parts, value in zip(sums[key], numbers, strict=True):
                 parts.append(value)
             if series.metric.kind == "histogram":
-                traced[key] = latest(traced.get(key), series.traced(values))
+                traced[key] = worth_keeping(traced.get(key), series.traced(values))
     return tuple(
         Sum(*key, tuple(tuple(exact(numbers)) for numbers in parts), traced.get(key)) for key, parts in sums.items()
     )

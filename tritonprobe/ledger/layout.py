@@ -7,7 +7,7 @@ A ledger file has a fixed size and three parts: one page of header, the slots, t
     4096     slots: float64, aligned
     ...      index records: length, checksum, schema id, first slot, number of slots, label values
 
-The six slots before a histogram's first hold its latest exemplar: value, Unix time, trace, span, checksum. It is not
+The six slots before a histogram's first hold its exemplar: value, Unix time, trace, span, checksum. It is not
 stored at once, so a reader may find it half written; then the checksum fails, and it is omitted. It lies before the
 numbers because those are written first and read last: who finds an exemplar finds its bucket counted.
 

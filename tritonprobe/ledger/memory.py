@@ -14,7 +14,17 @@ from collections.abc import Iterator, Sequence
 from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger.derive import MEMORY, MemoryTier, Readings
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, DISTRIBUTIONS, LOOKUPS, METRICS, SERIES_DROPPED, Metric
-from tritonprobe.ledger.store import Cell, Exemplar, Family, HistogramSample, Labels, Sample, Slots, Traced
+from tritonprobe.ledger.store import (
+    Cell,
+    Exemplar,
+    Family,
+    HistogramSample,
+    Labels,
+    Sample,
+    Slots,
+    Traced,
+    worth_keeping,
+)
 from tritonprobe.model import OTHER
 
 MAX_LABEL = 256
@@ -114,7 +124,12 @@ class MemoryLedger:
         return [first, *[0.0] * (metric.slots - 1)]
 
     def _keep(self, metric: Metric, labels: Labels, traced: Traced) -> None:
-        """Keeps what is now the latest traced observation of a series. Under the lock."""
+        """Keeps a traced observation of a series, unless the one that is there is worth more. Under the lock."""
+        kept = worth_keeping(self._traced.get((metric.name, labels)), traced)
+        if kept is traced:
+            self._show(metric, labels, traced)
+
+    def _show(self, metric: Metric, labels: Labels, traced: Traced) -> None:
         self._traced[metric.name, labels] = traced
 
     def _counted_under(self, metric: Metric, labels: Labels) -> Labels:

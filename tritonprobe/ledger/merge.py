@@ -3,7 +3,7 @@
 Counters and histograms are added up over every process there has been; gauges over those that live, by their metric's
 rule. No counter falls between two readings, whatever dies, forks or folds meanwhile: sums are exact (rounded once, at
 the end), and a reading during which the base changed is made again. What cannot be read is named and left out. Of the
-exemplars of a series the latest is shown, whoever left it.
+exemplars of a series the one that is worth most is shown, whoever left it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tritonprobe.ledger.layout import BASE_NAME, FormatError
 from tritonprobe.ledger.memory import MemoryLedger
 from tritonprobe.ledger.reading import EMPTY_BASE, generation, ledger_files, read_base
 from tritonprobe.ledger.schema import ERRORS, METRICS, SERIES_DROPPED, Merge, Metric
-from tritonprobe.ledger.store import Family, Labels, Traced, latest
+from tritonprobe.ledger.store import Family, Labels, Traced
 from tritonprobe.ledger.totals import BaseSource, FileSource, Numbers, Totals
 
 log = logging.getLogger("tritonprobe")
@@ -162,11 +162,6 @@ class _Shown(MemoryLedger):
                     shown[i] = numbers[0] if len(numbers) == 1 else rule(numbers)
             elif labels not in metric.created:
                 self._remove(metric, labels)
-
-    def _keep(self, metric: Metric, labels: Labels, traced: Traced) -> None:
-        before = self._traced.get((metric.name, labels))  # `other` has that of several
-        if latest(before, traced) is traced:
-            super()._keep(metric, labels, traced)
 
     def _with_own(self, metric: Metric, series: dict[Labels, list[Numbers]]) -> dict[Labels, list[Numbers]]:
         """Adds what the reader counts itself. Asked in the schema's order: what a reading drops is in that reading."""

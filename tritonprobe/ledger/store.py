@@ -6,6 +6,7 @@ an increment loses nothing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -49,18 +50,31 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """An observation whose span is known: the latest such one is kept with its histogram."""
+    """An observation whose span is known: one of them is kept with its histogram, see `worth_keeping`."""
 
     value: float
     unix_ns: int
     exemplar: Exemplar
 
 
-def latest(one: Traced | None, other: Traced | None) -> Traced | None:
-    """Whichever came last; of one time, the other."""
-    if one is None or (other is not None and other.unix_ns >= one.unix_ns):
-        return other
-    return one
+FADES_SECONDS = 15.0
+"""In which an observation e times as large as another one is worth as much as that. Prometheus reads as often."""
+
+
+def worth_keeping(one: Traced | None, other: Traced | None) -> Traced | None:
+    """The larger of the two, or the later one if it is later by more than `FADES_SECONDS` for each factor of e.
+
+    One exemplar is kept of a series: the slow request that somebody looks for must still be there at the next scrape,
+    whatever came after it. It is an order of all observations, so that of many the same one stays in any order.
+    """
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other, key=_worth)
+
+
+def _worth(traced: Traced) -> tuple[float, int, str, str]:
+    fading = math.log(max(traced.value, 1e-12)) + traced.unix_ns / 1e9 / FADES_SECONDS
+    return fading, traced.unix_ns, traced.exemplar.trace_id, traced.exemplar.span_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +109,7 @@ class Ledger(Readable, Protocol):
         """Sets a gauge or info series; None removes it (unmeasured is absent)."""
 
     def observe(self, metric: Metric, labels: Labels, value: float, exemplar: Exemplar | None = None) -> None:
-        """Adds one observation to a histogram, which keeps the latest `exemplar`. Raises ValueError below zero."""
+        """Adds one observation to a histogram, which may keep its `exemplar`. Raises ValueError below zero."""
 
     def merge(self, metric: Metric, labels: Labels, numbers: Sequence[float], traced: Traced | None = None) -> None:
         """Adds many observations to a histogram or summary at once: one number a bucket, then their sum.

@@ -14,7 +14,7 @@ from tritonprobe.ledger.directory import holds
 from tritonprobe.ledger.layout import BY_ID, Base
 from tritonprobe.ledger.reading import LedgerFile, Series, opened
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS, DISTRIBUTIONS, METRICS, Metric
-from tritonprobe.ledger.store import Labels, Traced, latest
+from tritonprobe.ledger.store import Labels, Traced, worth_keeping
 
 SUMMED = ("counter", *DISTRIBUTIONS)
 """Kinds that are added up over all processes there have been; the others only tell of those that live."""
@@ -32,7 +32,7 @@ class Totals:
     def __init__(self) -> None:
         self.series: dict[str, dict[Labels, list[Numbers]]] = {metric.name: {} for metric in METRICS}
         self.traced: dict[tuple[str, Labels], Traced | None] = {}
-        """The latest exemplar of each series, of all processes."""
+        """The exemplar of each series that is worth most, of all processes'."""
         self.in_progress = 0
         """Processes with a cold call in progress."""
 
@@ -44,10 +44,10 @@ class Totals:
         return found
 
     def keep(self, metric: Metric, labels: Labels, traced: Traced | None) -> None:
-        """Offers an exemplar; the latest one stays."""
+        """Offers an exemplar; the one that is worth most stays."""
         if traced is not None:
             key = (metric.name, labels)
-            self.traced[key] = latest(self.traced.get(key), traced)
+            self.traced[key] = worth_keeping(self.traced.get(key), traced)
 
     def clear(self) -> None:
         """Begins a new reading."""
