@@ -463,6 +463,27 @@ def test_figures_match_the_definition_for_any_order_of_events(actions, max_windo
 # Misuse is counted, said once, and harmless
 
 
+def test_a_step_that_was_given_up_counts_no_more_whoever_ends_it(server: Server):
+    r = server.requests.request("r")
+    server.now += 1000  # so that a step counted twice would have its place
+    step = server.requests.step([r])
+    thread = threading.Thread(target=step.begin)
+    thread.start()
+    thread.join()
+    with server.requests.step([r]):
+        server.now += 10
+    step.end()
+    server.now += 1000
+    del step
+    r.finish()
+    (cost,) = server.finished
+    assert cost.parts is not None
+    assert cost.parts.execution_ns == 10
+    server.requests.request("next")
+    assert server.errors == ["requests"]
+    assert (server.requests._running, server.requests._steps) == ({}, {})
+
+
 def test_a_step_begins_once(server: Server, caplog: pytest.LogCaptureFixture):
     r = server.requests.request("r")
     for _ in range(3):

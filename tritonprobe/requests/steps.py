@@ -30,11 +30,12 @@ LATER = sys.maxsize
 class Running:
     """What is known of a step in progress: its id, the time spent in fallbacks, and whether another one overlaps it.
 
-    ``shared``: some step with requests runs beside it, be it the same step on another rank. ``over``: a thread ends it.
+    ``shared``: some step with requests runs beside it, be it the same step on another rank. ``over``: a thread ends it,
+    or nobody will: it is ``given_up``.
     ``counted``: and its time is in its requests' own figures. These two change under the owner's lock.
     """
 
-    __slots__ = ("counted", "fallback_ns", "id", "life", "over", "overlaps", "shared", "thread")
+    __slots__ = ("counted", "fallback_ns", "given_up", "id", "life", "over", "overlaps", "shared", "thread")
 
     life: weakref.ref[Life]  # of the thread that begins it
 
@@ -45,6 +46,7 @@ class Running:
         self.overlaps = False
         self.shared = False
         self.over = False
+        self.given_up = False
         self.counted = False
 
 
@@ -121,6 +123,7 @@ class Step:
         found = owner._steps.get(key)
         if found is None or found[2] is not other:  # it was ended meanwhile, the last thing that its thread did
             return
+        other.over = other.given_up = True  # also if another thread ends it yet: what ran since knows nothing of it
         owner._steps.pop(key, None)
         owner._running.pop(other.thread, None)
         owner._unended.append(None)
@@ -200,7 +203,7 @@ class Step:
         # An interrupt inside `begin` or `end`, or an engine thread that died, leaves a step that nobody ends.
         # Not by `_leave`: whatever interrupts a finalizer inside a call of ours would be told on standard error.
         owner = getattr(self, "_owner", None)
-        if owner is not None and self._thread:
+        if owner is not None and self._thread and not self._running.given_up:
             owner._unended.append(None)
             owner._steps.pop(id(self), None)
             under_way = owner._running.get(self._thread, ())
