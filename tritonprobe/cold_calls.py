@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ from tritonprobe.ledger import Ledger
 from tritonprobe.ledger.schema import COLD_IN_PROGRESS
 from tritonprobe.model import OTHER, ColdCall
 from tritonprobe.requests.live import Requests
-from tritonprobe.requests.threads import this_thread
+from tritonprobe.requests.threads import Life, this_life, this_thread
 from tritonprobe.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,13 +50,15 @@ class ColdCalls:
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._incidents = Incidents(owner.settings.on_cold_after_ready)
-        self._open: dict[int, OpenCall] = {}  # number of a thread -> its cold call in progress
+        # Number of a thread -> its cold call in progress, and what leads to nothing once the thread has ended.
+        self._open: dict[int, tuple[OpenCall, weakref.ref[Life]]] = {}
         self._lock = threading.RLock()
         self._described = False
 
     def opened(self, call: OpenCall) -> None:
         try:
-            self._open[this_thread()] = call
+            thread, life = this_life()
+            self._open[thread] = (call, life)
             self.show_oldest()
         except Exception:
             self._owner.fault("calls")
@@ -101,13 +104,25 @@ class ColdCalls:
 
     def stalls(self) -> list[tuple[int, int]]:
         """When each one in progress began, and its thread."""
-        return [(call.start, thread) for thread, call in list(self._open.items())] if self._open else []
+        return [(call.start, thread) for thread, call in self._living()] if self._open else []
+
+    def _living(self) -> list[tuple[int, OpenCall]]:
+        """Those in progress. One whose thread has ended will never end: it holds up nobody, and is in no figure."""
+        found = []
+        for thread, (call, life) in list(self._open.items()):
+            if life() is not None:
+                found.append((thread, call))
+            elif self._open.pop(thread, None) is not None:
+                call.let_go()
+                self._owner.fault("cold_call")
+                self.show_oldest()
+        return found
 
     def show_oldest(self) -> None:
         """Writes since when the oldest in progress is, into the ledger and for the processes of the same engine."""
         owner = self._owner
         with self._lock:  # else a thread may write what another has just made untrue
-            starts = [call.unix for call in list(self._open.values())]
+            starts = [call.unix for _, call in self._living()]
             owner.ledger.set(COLD_IN_PROGRESS, (owner.rank,), min(starts) / 1e9 if starts else None)
             owner.live.show_open()
 

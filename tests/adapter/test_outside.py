@@ -140,6 +140,29 @@ class FakeTensor:
         return 1 << 20
 
 
+def test_one_whose_thread_ends_without_leaving_it_holds_up_nobody(runtime: Runtime) -> None:
+    def leaves_it_open() -> None:
+        with tritonprobe.step(()):
+            pass
+        cold_call("never ends", kind="jit").__enter__()
+
+    thread = threading.Thread(target=leaves_it_open)
+    thread.start()
+    thread.join()
+    del thread
+    watch = runtime.adapter.launches.ends.watch
+    assert len(watch.slow) == len(watch.any) == 1
+    with tritonprobe.request("m") as request, tritonprobe.step([request]):
+        request.token()
+    (cost,) = runtime.requests
+    assert (cost.before.in_batch_ns, cost.before.queued_ns, cost.after.in_batch_ns) == (0, 0, 0)
+    assert watch.slow == watch.any == []
+    assert samples_of(runtime, "cold_call_start_timestamp_seconds") == {}
+    assert not runtime.cold_calls
+    assert samples_of(runtime, "errors_total") == {("cold_call",): 1}
+    runtime.ledger.cell(tritonprobe.ledger.schema.ERRORS, ("cold_call",))[0] = 0
+
+
 def test_wherever_one_is_interrupted_the_next_one_is_a_cold_call(runtime: Runtime) -> None:
     def stall() -> None:
         with cold_call("interrupted", kind="jit"):

@@ -38,6 +38,10 @@ class _Phase:
         self.carried = 0  # stretches already charged to earlier names
 
 
+def _nothing() -> None:
+    pass
+
+
 class OpenCall:
     """A cold call in progress on one thread."""
 
@@ -49,6 +53,7 @@ class OpenCall:
         "kernel",
         "key_parts",
         "kind",
+        "let_go",
         "lookups",
         "mode",
         "phases",
@@ -85,6 +90,7 @@ class OpenCall:
         self.key_parts: dict[str, str] | None = None  # of the disk key that was looked up last
         self.trial_error: str | None = None  # of the trial under way; the tuner swallows it
         self.error: str | None = None
+        self.let_go: Callable[[], None] = _nothing  # for whoever finds that its thread has ended without ending it
 
     def enter(self, name: str) -> int:
         """Begins a phase; returns the depth to `leave` to."""
@@ -229,6 +235,7 @@ class Calls:
     def _open(self, call: OpenCall) -> OpenCall:
         try:
             self._local.call = call
+            call.let_go = functools.partial(self._watch.abandon, call)
             self._watch.begin_slow(call)
             self._opened(call)
         except BaseException as error:  # an interrupt: nobody else would end it

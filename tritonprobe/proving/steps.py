@@ -1,4 +1,4 @@
-"""What `request()` and `step()` cost an engine's iteration: empty steps over live requests that nobody samples.
+"""What `step()` costs an engine's iteration: empty steps over live requests that nobody samples.
 
 Touches no Triton: a step is two calls of ours around the model's execution, and what is timed is those. With peers the
 process has joined an engine of five, as a scheduler with four workers. Rounds of all kinds take turns, so that a

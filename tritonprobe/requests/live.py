@@ -181,7 +181,7 @@ class Requests:
         except ValueError as error:
             what = f"a request's trace is {error}; the request has the current span's, if any"
             if not isinstance(traceparent, str):
-                self._misuse("traceparent", what)
+                self._misuse("traceparent_type", what)
             else:
                 if self._on_client_error is not None:
                     self._on_client_error("traceparent")
