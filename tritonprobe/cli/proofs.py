@@ -125,7 +125,7 @@ def scrape(ctx: click.Context, series: int, repeat: int, seed: int, as_json: boo
     finish(ctx, made, found.good, as_json, output, show)
 
 
-@click.command(short_help="Measure what request() and step() cost an engine's iteration.")
+@click.command(short_help="Measure what step() costs an engine's iteration.")
 @click.option("--rounds", default=60, show_default=True, type=click.IntRange(min=2), help="Of each batch.", metavar="N")
 @click.option("--seed", default=0, show_default=True, help="Of the intervals.")
 @with_json
