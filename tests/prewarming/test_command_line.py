@@ -147,6 +147,8 @@ def test_a_bundle_is_installed_for_the_settings_device(recorded: Path, tmp_path:
     assert (done.returncode, done.stdout) == (0, "2 folders installed, 0 completed, 0 there before\n"), done.stderr
     done = install("b", device="compile-only:cuda:100")
     assert (done.returncode, "made for cuda:90, this is cuda:100" in done.stderr) == (2, True)
+    done = install("b", device="cuda:90")
+    assert (done.returncode, done.stderr.startswith("Error: TRITONPROBE_DEVICE='cuda:90': expected ")) == (2, True)
     assert install("c", "--target", "cuda:90", device="compile-only:cuda:100").returncode == 0
     done = install("d", device="cuda:90")
     assert (done.returncode, "TRITONPROBE_DEVICE='cuda:90': expected compile-only:cuda:90" in done.stderr) == (2, True)

@@ -144,7 +144,9 @@ def _refusing(place: str = "") -> Iterator[None]:
 
     try:
         yield
-    except (BundleError, CensusError, SettingError) as error:
+    except SettingError as error:  # of no bundle's
+        raise BadInput(str(error)) from None
+    except (BundleError, CensusError) as error:
         text = str(error)
         raise BadInput(text if not place or text.startswith(place) else f"{place}: {text}") from None
     except OSError as error:  # a folder in the cache that cannot be read
