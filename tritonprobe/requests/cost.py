@@ -20,7 +20,7 @@ def cost_of(owner: Requests, request: LiveRequest, end: int, error: BaseExceptio
     """The cost of a `request` that ends now. A request held elsewhere is told of there."""
     start = request.start_ns
     steps = list(owner._steps.values())  # before the windows: see `Step.end`
-    mine = [(began, run) for began, batch, run in steps if began < end and any(r is request for r in batch.given)]
+    mine = [(run.start, run) for batch, run in steps if run.start < end and any(r is request for r in batch.given)]
     stall = owner._stalls.between(start, end)  # before the windows, too: hears what peers say of them
     with owner._lock:
         windows = [*request._windows, *((began, end) for began, run in mine if not run.counted)]

@@ -71,8 +71,8 @@ class Requests:
         self._keys = itertools.count(1)
         self._live: dict[int, int] = {}  # key -> start, the oldest first
         self._traced: dict[int, tuple[int, Trace]] = {}  # key -> start and trace of those that are sampled
-        # id of each step in progress -> its start, its batch, and what else is known of it
-        self._steps: dict[int, tuple[int, Batch, Running]] = {}
+        # id of each step in progress -> its batch, and what else is known of it
+        self._steps: dict[int, tuple[Batch, Running]] = {}
         self._running: dict[int, list[Running]] = {}  # thread -> the steps that it is in
         self._batches = batches(self._misuse)
         self._traced_steps: deque[TracedStep] = deque(maxlen=MAX_TRACED_STEPS)
@@ -246,9 +246,9 @@ class Requests:
         """
         found = [step for step in list(self._traced_steps) if step[0] < until_ns and step[1] > since_ns]
         if self._traced:
-            for start, batch, running in list(self._steps.values()):
-                if start < until_ns and batch.traces:
-                    found.append((start, until_ns, running.thread, batch.traces))
+            for batch, running in list(self._steps.values()):
+                if running.start < until_ns and batch.traces:
+                    found.append((running.start, until_ns, running.thread, batch.traces))
         return found
 
     def _oldest(self) -> int | None:
@@ -256,7 +256,7 @@ class Requests:
 
         Takes no lock: it is asked while peers are heard, and who boils a request down hears them under the lock.
         """
-        starts = [start for start, _, _ in list(self._steps.values())]
+        starts = [running.start for _, running in list(self._steps.values())]
         while True:
             try:
                 first = next(iter(self._live.values()), None)
@@ -282,7 +282,8 @@ class Requests:
     def _is_calm(self, start: int, end: int) -> bool:
         """Whether nobody was in a cold call between the two, as far as can be told without a lock: the usual case."""
         try:
-            if self._stalls.ended_after(start) or self._own_open():
+            stalls = self._stalls
+            if (stalls._finished and stalls.ended_after(start)) or self._own_open():
                 return False
             return self._engine is None or self._engine.is_quiet(end)
         except Exception:

@@ -31,17 +31,18 @@ class Running:
     """What is known of a step in progress: its id, the time spent in fallbacks, and whether another one overlaps it.
 
     ``shared``: some step with requests runs beside it, be it the same step on another rank. ``over``: a thread ends it,
-    or nobody will: it is ``given_up``.
-    ``counted``: and its time is in its requests' own figures. These two change under the owner's lock.
+    or nobody will: it is ``given_up``. ``counted``: and its time is in its requests' own figures. These two change
+    under the owner's lock. ``start``: when it began; `LATER` until it has.
     """
 
-    __slots__ = ("counted", "fallback_ns", "given_up", "id", "life", "over", "overlaps", "shared", "thread")
+    __slots__ = ("counted", "fallback_ns", "given_up", "id", "life", "over", "overlaps", "shared", "start", "thread")
 
     life: weakref.ref[Life]  # of the thread that begins it
 
     def __init__(self, id: str | int | None) -> None:  # noqa: A002  # what users call it
         self.id = id
         self.thread = 0
+        self.start = LATER
         self.fallback_ns = 0
         self.overlaps = False
         self.shared = False
@@ -95,9 +96,8 @@ class Step:
             under_way.append(running)
         # There before its clock is read, and seen after: of two steps that overlap one sees the other, whatever runs in
         # between. No lock, which would cost more than all of this.
-        owner._steps[id(self)] = (LATER, self._batch, running)
-        self.start_ns = start = owner._clock()
-        owner._steps[id(self)] = (start, self._batch, running)
+        owner._steps[id(self)] = (self._batch, running)
+        self.start_ns = running.start = owner._clock()
         if len(owner._steps) > 1:
             self._meet(LATER)
         return self
@@ -107,8 +107,8 @@ class Step:
         owner, running = self._owner, self._running
         if not self._batch.given:
             return
-        for key, (start, batch, other) in list(owner._steps.items()):
-            if other is running or end <= start < LATER:
+        for key, (batch, other) in list(owner._steps.items()):
+            if other is running or end <= other.start < LATER:
                 continue
             if other.life() is None:
                 self._give_up(key, other)
@@ -121,7 +121,7 @@ class Step:
         """The thread that began another step has ended, and left it: it runs beside no other one any more."""
         owner = self._owner
         found = owner._steps.get(key)
-        if found is None or found[2] is not other:  # it was ended meanwhile, the last thing that its thread did
+        if found is None or found[1] is not other:  # it was ended meanwhile, the last thing that its thread did
             return
         other.over = other.given_up = True  # also if another thread ends it yet: what ran since knows nothing of it
         owner._steps.pop(key, None)
@@ -184,11 +184,12 @@ class Step:
 
     def _leave(self) -> None:
         owner = self._owner
-        under_way = owner._running.get(self._thread)
-        if under_way is not None and self._running in under_way:
-            under_way.remove(self._running)
-            if not under_way:
+        running, under_way = self._running, owner._running.get(self._thread)
+        if under_way is not None:
+            if len(under_way) == 1 and under_way[0] is running:
                 owner._running.pop(self._thread, None)
+            elif running in under_way:
+                under_way.remove(running)
         # Last: a request that finishes meanwhile finds the step here, or its window, or both.
         owner._steps.pop(id(self), None)
         self._thread = 0

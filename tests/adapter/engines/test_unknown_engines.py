@@ -266,7 +266,7 @@ def test_a_worker_beside_its_scheduler_looks_at_steps_of_sizes_that_are_not_know
 
 def test_a_worker_in_a_process_of_its_own_looks_at_each_step(host: Runtime, vllm: Vllm) -> None:
     execute = vllm._workers._execute_model(
-        lambda worker, output: [running.id for _, _, running in host.live._steps.values()]
+        lambda worker, output: [running.id for _, running in host.live._steps.values()]
     )
     for number in ("7.1", "7.2", "7.2"):
         output = scheduled("a")
