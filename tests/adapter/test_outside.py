@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 import tritonprobe
 from tests.adapter.conftest import interrupted, samples_of, total_of
 from tritonprobe import cold_call
+from tritonprobe.adapter.calls import OpenCall
 from tritonprobe.adapter.outside import MAX_KINDS
 from tritonprobe.runtime import Runtime
 
@@ -138,6 +140,17 @@ class FakeTensor:
 
     def data_ptr(self) -> int:
         return 1 << 20
+
+
+def test_one_that_is_over_is_gone_without_the_collector(runtime: Runtime) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with cold_call("x", kind="jit"):
+            open_now = sum(type(each) is OpenCall for each in gc.get_objects())
+        assert (open_now, sum(type(each) is OpenCall for each in gc.get_objects())) == (1, 0)
+    finally:
+        gc.enable()
 
 
 def test_one_whose_thread_ends_without_leaving_it_holds_up_nobody(runtime: Runtime) -> None:

@@ -202,9 +202,12 @@ class Grafana:
         return answer["data"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def prometheus_with_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, Server]]:
-    """A Prometheus that scrapes a server about to start, five times a second, and evaluates our rules each second."""
+    """A Prometheus that scrapes a server about to start, five times a second, and evaluates our rules each second.
+
+    Both end with this folder's tests: those of others count what happens in the process.
+    """
     program = require_tool("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     server = Server()
@@ -230,7 +233,7 @@ def prometheus_with_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 process.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def grafana(prometheus_with_rules: tuple[Prometheus, Server]) -> Grafana:
     """The server has lived its life, and Prometheus has seen it."""
     prometheus, server = prometheus_with_rules

@@ -38,10 +38,6 @@ class _Phase:
         self.carried = 0  # stretches already charged to earlier names
 
 
-def _nothing() -> None:
-    pass
-
-
 class OpenCall:
     """A cold call in progress on one thread."""
 
@@ -53,7 +49,6 @@ class OpenCall:
         "kernel",
         "key_parts",
         "kind",
-        "let_go",
         "lookups",
         "mode",
         "phases",
@@ -67,6 +62,7 @@ class OpenCall:
         "trial_error",
         "unix",
         "variant",
+        "watch",
     )
 
     def __init__(self, kernel: str, mode: Mode, frame: FrameType | None) -> None:
@@ -90,7 +86,12 @@ class OpenCall:
         self.key_parts: dict[str, str] | None = None  # of the disk key that was looked up last
         self.trial_error: str | None = None  # of the trial under way; the tuner swallows it
         self.error: str | None = None
-        self.let_go: Callable[[], None] = _nothing  # for whoever finds that its thread has ended without ending it
+        self.watch: Watch | None = None  # which knows of it from its beginning to its end
+
+    def let_go(self) -> None:
+        """For whoever finds that its thread has ended without ending it."""
+        if self.watch is not None:
+            self.watch.abandon(self)
 
     def enter(self, name: str) -> int:
         """Begins a phase; returns the depth to `leave` to."""
@@ -235,7 +236,7 @@ class Calls:
     def _open(self, call: OpenCall) -> OpenCall:
         try:
             self._local.call = call
-            call.let_go = functools.partial(self._watch.abandon, call)
+            call.watch = self._watch
             self._watch.begin_slow(call)
             self._opened(call)
         except BaseException as error:  # an interrupt: nobody else would end it
