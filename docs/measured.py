@@ -65,7 +65,7 @@ def engine(made: Document) -> str:
     windows = made["windows_share_by_their_own_account"]
     share = f", less the {windows:.1%} that GPU windows take" if windows else ""
     return (
-        f"vLLM {mode} ({_where(made)}, a model of 8 layers) kept {kept['median']:.3f} [{kept['low']:.3f}, "
+        f"vLLM {mode} ({_where(made)}, a small model) kept {kept['median']:.3f} [{kept['low']:.3f}, "
         f"{kept['high']:.3f}] of its tokens a second{share}."
     )
 

@@ -57,7 +57,7 @@ def test_an_engine_is_told_with_what_it_kept_and_what_windows_take(folder: Path)
     made = {**MADE, "kept_ratio": {"on": kept}, "mode": "eager", "windows_share_by_their_own_account": 0.002}
     (folder / "vllm_cost_eager.json").write_text(json.dumps(made))
     assert unwrapped().endswith(
-        "- vLLM eager (cuda:90 (a GPU), triton 3.6.0, a model of 8 layers) kept 0.996 [0.992, 1.001] of its tokens a "
+        "- vLLM eager (cuda:90 (a GPU), triton 3.6.0, a small model) kept 0.996 [0.992, 1.001] of its tokens a "
         "second, less the 0.2% that GPU windows take. [vllm_cost_eager.json](docs/measurements/vllm_cost_eager.json)"
     )
 
