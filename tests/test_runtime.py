@@ -10,6 +10,8 @@ import pytest
 
 import tritonprobe
 from tritonprobe import Census, cold_calls, configure, join, runtime
+from tritonprobe.ledger.directory import is_locked
+from tritonprobe.ledger.reading import ledger_files
 from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
@@ -35,6 +37,14 @@ def test_subscribers_are_taken_along(first: Runtime):
     second.bus.publish(EVENT)
     assert heard == [EVENT]
     assert len(second.bus._subscriptions) == len(first.bus._subscriptions)  # its own are not doubled
+
+
+def test_a_process_counts_in_one_file(first: Runtime, tmp_path: Path):
+    """Else it would seem to be two processes, one of which follows no switch."""
+    configure(rank="5")
+    living = [path for path in ledger_files(tmp_path / "ledger") if is_locked(path)]
+    assert living == [runtime.current().ledger_file]
+    assert first.ledger_file is None
 
 
 def test_a_process_stays_in_its_engine(first: Runtime):

@@ -115,8 +115,8 @@ class Runtime:
                 if self._adapter.gpu is not None:
                     self._adapter.gpu.times.attend(self.live.traced_steps, self.bus.publish)
                 self.bus.subscribe(self._adapter.census.cold_call, keep=True)
-                if self.settings.dir:
-                    keeper = CensusKeeper(Path(self.settings.dir), self.census, self.fault)
+                if isinstance(self.ledger, FileLedger) and self.ledger.path is not None:
+                    keeper = CensusKeeper(self.ledger, self.census, self.fault)
                     self.bus.subscribe(keeper.note, keep=True)
             return self._adapter
 
@@ -133,8 +133,12 @@ class Runtime:
     @property
     def directory(self) -> Path | None:
         """Where other processes find this one's numbers; None if they are in memory only."""
-        path = self.ledger.path if isinstance(self.ledger, FileLedger) else None
-        return None if path is None else path.parent
+        return None if self.ledger_file is None else self.ledger_file.parent
+
+    @property
+    def ledger_file(self) -> Path | None:
+        """The file with this process's numbers; None if they are in memory only."""
+        return self.ledger.path if isinstance(self.ledger, FileLedger) else None
 
     @property
     def rank(self) -> str:
@@ -410,6 +414,8 @@ def configure(**changes: object) -> None:
             made.bus.take_over(before.bus)
             engine = before.live.engine
             before.live.leave()
+            if isinstance(before.ledger, FileLedger):
+                before.ledger.close()  # else this process would seem to be two, one of which follows no switch
             if engine is not None and settings.engine is None:
                 made.join(engine)
         _current = made

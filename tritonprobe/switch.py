@@ -8,7 +8,6 @@ that is left of us; it stays, so that `tritonprobe on` finds somebody. The same 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 import weakref
@@ -32,7 +31,7 @@ class Watched(Protocol):
     off: bool
 
     @property
-    def directory(self) -> Path | None: ...
+    def ledger_file(self) -> Path | None: ...
     def watch(self, everything: bool) -> None: ...
     def unwatch(self, keep_device: bool = False) -> list[str]: ...
     def follow_ready(self) -> None: ...
@@ -85,8 +84,7 @@ class Switch:
         self._lock = threading.RLock()
         if self._stop is not None:
             if self._done is not None:
-                with suppress(OSError):
-                    signs.answer(self._directory, signs.Answer(os.getpid(), self._done.token, ""))
+                self._tell(self._done, "")
             self._begin()
 
     def _begin(self) -> None:
@@ -115,8 +113,13 @@ class Switch:
 
     def _answer(self, asked: signs.Asked, left: str) -> None:
         log.info("tritonprobe: switched %s%s", asked.state, f"; {left}" if left else "")
-        with suppress(OSError):  # whoever asked will miss us, and say so
-            signs.answer(self._directory, signs.Answer(os.getpid(), asked.token, left))
+        self._tell(asked, left)
+
+    def _tell(self, asked: signs.Asked, left: str) -> None:
+        ledger = self._runtime.ledger_file
+        if ledger is not None:  # else nobody sees that this process counts
+            with suppress(OSError):  # whoever asked will miss us, and say so
+                signs.answer(self._directory, signs.Answer(ledger.stem, asked.token, left))
 
 
 def switch(runtime: Watched, state: signs.State) -> list[str]:
@@ -134,13 +137,13 @@ _lock = threading.RLock()
 
 def follow(runtime: Watched) -> bool:
     """Lets the runtime follow its directory, if it has one; whether it is to be watched at present."""
-    directory = runtime.directory
-    if directory is None:
+    ledger = runtime.ledger_file
+    if ledger is None:
         return True
     with _lock:
         switch = _switches.get(runtime)
         if switch is None:
-            switch = _switches[runtime] = Switch(runtime, directory)
+            switch = _switches[runtime] = Switch(runtime, ledger.parent)
     return switch.start()
 
 

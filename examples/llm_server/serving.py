@@ -29,7 +29,7 @@ WARMUP_TOKENS = 16
 """A round number, as warm-ups like it: what Triton compiles for multiples of 16 is not what other lengths need."""
 
 
-class _Server(uvicorn.Server):
+class SayingWhere(uvicorn.Server):
     """uvicorn, which says on standard output where it listens."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -65,7 +65,7 @@ def serve(engine: Engine, name: str, max_len: int, sock: socket.socket, *, warmu
     pages = asgi.app(runtime, report=lambda: to_json(tell(runtime)))
     app = create_app(engine, name, max_len, pages, on_start)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS)
-    _Server(config).run(sockets=[sock])
+    SayingWhere(config).run(sockets=[sock])
 
 
 def warm_up(engine: Engine) -> None:

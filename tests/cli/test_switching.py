@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import require_tool
 from tests.export.exporters import until
 from tritonprobe.cli.switching import answers
 from tritonprobe.ledger import DirectoryReader, FileLedger, Sample, signs
 from tritonprobe.ledger.layout import FORMAT
+from tritonprobe.prewarming.keeper import collect, fold
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,9 +35,9 @@ import tritonprobe
 def add(x, n, BLOCK: tl.constexpr):
     pass
 
-def launch(n=1):
+def launch(n=1, block=16):
     for _ in range(n):
-        add[(1,)](torch.empty(16), 16, BLOCK=16)
+        add[(1,)](torch.empty(16), 16, BLOCK=block)
 
 launch()  # a binder of Triton's own, which is adopted
 plain = add.device_caches[0][4]
@@ -47,6 +49,9 @@ print("up", flush=True)
 for line in sys.stdin:
     if line.strip() == "launch":
         launch(10)
+        print("launched", flush=True)
+    elif line.strip() == "launch cold":
+        launch(1, 32)
         print("launched", flush=True)
     else:
         as_it_was = original == (jit.create_function_from_signature, triton.JITFunction.run)
@@ -70,7 +75,7 @@ class Program:
 
 
 @contextmanager
-def program(directory: Path, *words: str) -> Iterator[Program]:
+def program(directory: Path, *words: str, within: tuple[str, ...] = ()) -> Iterator[Program]:
     env = {
         **os.environ,
         "TRITONPROBE_DIR": str(directory),
@@ -79,7 +84,9 @@ def program(directory: Path, *words: str) -> Iterator[Program]:
     code = directory.parent / "program.py"
     code.write_text("from tritonprobe.testing import compile_only\n" + PROGRAM.replace("original =", DEVICE, 1))
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, code, *words], env=env, stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen(
+        [*within, sys.executable, code, *words], env=env, stdin=pipe, stdout=pipe, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "up\n"
@@ -187,6 +194,26 @@ def test_a_process_that_hangs_is_named_and_the_exit_code_says_so(directory: Path
         assert f"process {running.pid}" in done.stdout
         assert "no answer within 0.5 s" in done.stdout
         assert until(lambda: running.ask("look").startswith("True True"))  # it follows once it runs again
+
+
+def test_two_containers_whose_processes_have_the_same_number_are_two(directory: Path) -> None:
+    within = (require_tool("unshare"), "--pid", "--fork", "--mount-proc", "--kill-child")
+    if subprocess.run([*within, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no namespace of processes can be made here")
+    with program(directory, within=within) as first, program(directory, within=within) as second:
+        for running in (first, second):
+            running.ask("launch")
+            running.ask("launch cold")
+        assert until(lambda: len(list(directory.glob("census-*.json"))) == 2)
+        assert fold(directory, above=0) == 0  # both live, though no /proc that is seen here has a number 1 with them
+        done = tritonprobe("off", directory)
+        assert (done.stdout, done.returncode) == ("process 1: off\nprocess 1: off\n", 0)
+        for running in (first, second):
+            assert running.ask("look") == "True True 0"
+        census = collect(directory)
+    assert fold(directory, above=0) == 2
+    assert collect(directory) == census
+    assert sum(census.launches.values()) == 2 * 11
 
 
 @pytest.mark.parametrize("words", [("off", "/nowhere/at/all"), ("on", "/etc/passwd"), ("off", "x", "y")])

@@ -30,6 +30,7 @@ from examples.llm_server.engine import Engine
 from examples.llm_server.generation import Generation, Token
 from examples.llm_server.model import Piece
 from examples.llm_server.server import create_app
+from examples.llm_server.serving import SayingWhere
 from tritonprobe.export import asgi
 from tritonprobe.runtime import current
 
@@ -128,11 +129,8 @@ def main(plant: str, clients: int) -> None:
     engine = Logged(model, EngineConfig(1000, 1024, SLOTS, queue=clients), "planted", clients=clients)
     app = create_app(engine, "planted", 1000, asgi.app(current()), tritonprobe.ready)
     config = uvicorn.Config(app, port=0, log_level="warning")
-    server = uvicorn.Server(config)
-    sock = config.bind_socket()
-    click.echo(f"http://127.0.0.1:{sock.getsockname()[1]}")
     with suppress(KeyboardInterrupt):  # uvicorn raises it again when it has shut down
-        server.run(sockets=[sock])
+        SayingWhere(config).run(sockets=[config.bind_socket()])
     costs = {
         cost.id: {
             "before": [cost.before.in_batch_ns, cost.before.queued_ns],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,38 @@ def test_what_was_asked_for_last_counts_and_each_asking_is_another(tmp_path: Pat
 
 
 def test_an_answer_is_of_one_process(tmp_path: Path) -> None:
-    signs.answer(tmp_path, signs.Answer(7, "abc", "JITFunction.run"))
-    assert signs.answered(tmp_path, 7) == signs.Answer(7, "abc", "JITFunction.run")
-    assert signs.answered(tmp_path, 8) is None
+    signs.answer(tmp_path, signs.Answer("7a", "abc", "JITFunction.run"))
+    assert signs.answered(tmp_path, "7a") == signs.Answer("7a", "abc", "JITFunction.run")
+    assert signs.answered(tmp_path, "8b") is None
+
+
+def test_answers_go_with_what_they_answered(tmp_path: Path) -> None:
+    """A server that starts over and over while it is off would leave one each time."""
+    first = signs.ask(tmp_path, "off")
+    signs.answer(tmp_path, signs.Answer("7a", first.token, ""))
+    signs.ask(tmp_path, "off")
+    assert [path.name for path in tmp_path.iterdir()] == [signs.SWITCH]
+
+
+def test_two_that_write_at_once_are_in_nobodys_way(tmp_path: Path) -> None:
+    """They may have the same number, in two containers; here in two threads."""
+    errors: list[OSError] = []
+
+    def write(ledger: str) -> None:
+        try:
+            for _ in range(200):
+                signs.answer(tmp_path, signs.Answer(ledger, "abc", ""))
+                signs.ask(tmp_path, "on")
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(f"{i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert signs.asked(tmp_path) is not None
 
 
 @pytest.mark.parametrize("text", ["", "off", "sideways 12", "\x00\xff", "off " + "x" * 100_000])

@@ -177,9 +177,10 @@ def test_files_without_a_row(trace_file, content, message, skip_bad):
     assert message in str(raised.value)
 
 
-def test_a_file_of_bad_rows_only(trace_file):
-    with pytest.raises(TraceError, match="nothing to replay: none of its 2 rows can be used"):
-        read_trace(trace_file("{}\n{}\n"), skip_bad=True)
+@pytest.mark.parametrize(("rows", "which"), [(2, "none of its 2 rows can be used"), (1, "its one row cannot be used")])
+def test_a_file_of_bad_rows_only(trace_file, rows, which):
+    with pytest.raises(TraceError, match=f"nothing to replay: {which}"):
+        read_trace(trace_file("{}\n" * rows), skip_bad=True)
 
 
 @pytest.mark.parametrize(("name", "why"), [("missing", "No such file"), (".", "Is a directory")])

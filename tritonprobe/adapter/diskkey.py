@@ -13,7 +13,7 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def remember(folder: Path, variant: Variant, parts: Parts) -> None:
     file = _file(folder, variant)
     with contextlib.suppress(OSError):
         file.parent.mkdir(exist_ok=True)
-        temporary = file.with_suffix(f".{os.getpid()}.tmp")
+        temporary = file.with_suffix(f".{secrets.token_hex(8)}.tmp")  # containers that share a cache share numbers, too
         temporary.write_text(json.dumps({"format": FORMAT, "parts": parts}, sort_keys=True))
         temporary.replace(file)
 

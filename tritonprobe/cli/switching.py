@@ -22,7 +22,7 @@ from tritonprobe.cli.group import BadInput, say
 from tritonprobe.export.exporter import is_counting
 from tritonprobe.ledger import signs
 from tritonprobe.ledger.directory import VARIABLE, DirectoryError, check, is_locked, own
-from tritonprobe.ledger.layout import PAGE, FormatError, unpack_header
+from tritonprobe.ledger.layout import PAGE, SUFFIX, FormatError, unpack_header
 from tritonprobe.ledger.reading import ledger_files, opened
 
 WAIT_SECONDS = 10.0
@@ -49,7 +49,8 @@ class Other:
 
 @dataclass(slots=True)
 class _Living:
-    pids: set[int] = field(default_factory=set)
+    pids: dict[str, int] = field(default_factory=dict)
+    """By the name of their ledger: two containers may have the same numbers."""
     others: list[Other] = field(default_factory=list)
 
 
@@ -126,12 +127,12 @@ def answers(directory: Path, asked: signs.Asked, until: float) -> list[Followed]
     """What the living processes of the directory did, asked until all have answered or the time is over."""
     while True:
         living = _living(directory).pids
-        given = {pid: signs.answered(directory, pid) for pid in living}
-        found = {pid: one for pid, one in given.items() if one is not None and one.token == asked.token}
+        given = {ledger: signs.answered(directory, ledger) for ledger in living}
+        found = {ledger: one for ledger, one in given.items() if one is not None and one.token == asked.token}
         if len(found) == len(living) or time.monotonic() > until:
             return [
-                Followed(pid, _name(pid), pid in found, found[pid].left if pid in found else "")
-                for pid in sorted(living)
+                Followed(pid, _name(pid, ledger), ledger in found, found[ledger].left if ledger in found else "")
+                for ledger, pid in sorted(living.items(), key=lambda each: (each[1], each[0]))
             ]
         time.sleep(0.02)
 
@@ -144,7 +145,7 @@ def _living(directory: Path) -> _Living:
             try:
                 if is_locked(path):
                     with opened(path) as handle:
-                        found.pids.add(unpack_header(os.pread(handle, PAGE, 0))[0].pid)
+                        found.pids[path.stem] = unpack_header(os.pread(handle, PAGE, 0))[0].pid
             except FormatError as error:
                 found.others.append(Other(path.name, str(error)))
             except OSError:
@@ -152,9 +153,12 @@ def _living(directory: Path) -> _Living:
     return found
 
 
-def _name(pid: int) -> str:
+def _name(pid: int, ledger: str) -> str:
+    """What the process is called; nothing if it is another container's, whose number means somebody else here."""
+    process = Path("/proc", str(pid))
     with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        if f"/{ledger}{SUFFIX}" in (process / "maps").read_text(errors="replace"):
+            return (process / "comm").read_text(errors="replace").strip()
     return ""
 
 

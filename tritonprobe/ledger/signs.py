@@ -1,8 +1,10 @@
 """Signs: the few words that the processes of a ledger directory leave for each other. Knows files, nothing of numbers.
 
-``ready``          when the engine took traffic; stands as long as the process that wrote it lives
-``switch``         what was asked for last: that all processes stop watching, or watch again
-``switched.PID``   a process's answer to that
+``ready``             when the engine took traffic; stands as long as the process that wrote it lives
+``switch``            what was asked for last: that all processes stop watching, or watch again
+``switched.LEDGER``   the answer to that of the process whose ledger file is called so
+
+A process's number would not do for a name: in two containers that share a directory two may have the same.
 
 Each is written whole under another name and renamed, so that the directory's own time of change tells a sleeping
 thread, at the price of one `stat`, whether there is anything to read.
@@ -36,7 +38,7 @@ class Asked:
 class Answer:
     """What a process did. ``left`` names what somebody else had wrapped, and what failed."""
 
-    pid: int
+    ledger: str
     token: str
     left: str
 
@@ -80,6 +82,8 @@ def ready_at(directory: Path) -> int | None:
 def ask(directory: Path, state: State) -> Asked:
     """Asks every process of the directory. Raises OSError."""
     asked = Asked(state, secrets.token_hex(8))
+    for path in directory.glob(f"{ANSWER}*"):  # to what was asked before
+        path.unlink(missing_ok=True)
     os.close(_written(directory, SWITCH, f"{asked.state} {asked.token}"))
     return asked
 
@@ -92,13 +96,13 @@ def asked(directory: Path) -> Asked | None:
 
 def answer(directory: Path, given: Answer) -> None:
     """This process's answer. Raises OSError."""
-    os.close(_written(directory, f"{ANSWER}{given.pid}", f"{given.token} {given.left}"))
+    os.close(_written(directory, f"{ANSWER}{given.ledger}", f"{given.token} {given.left}"))
 
 
-def answered(directory: Path, pid: int) -> Answer | None:
-    """What the process said last."""
-    token, _, left = _read(directory / f"{ANSWER}{pid}").partition(" ")
-    return Answer(pid, token, left) if token else None
+def answered(directory: Path, ledger: str) -> Answer | None:
+    """What the process with this ledger said last."""
+    token, _, left = _read(directory / f"{ANSWER}{ledger}").partition(" ")
+    return Answer(ledger, token, left) if token else None
 
 
 def changed(directory: Path) -> int | None:
@@ -110,9 +114,7 @@ def changed(directory: Path) -> int | None:
 
 def _written(directory: Path, name: str, text: str) -> int:
     """Writes a sign; returns a descriptor that holds its lock."""
-    fresh = directory / f".{name}.{os.getpid()}"
-    with suppress(FileNotFoundError):
-        fresh.unlink()  # left by a crash
+    fresh = directory / f".{name}.{secrets.token_hex(8)}"
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(handle, f"{text}\n".encode())

@@ -22,14 +22,18 @@ from pathlib import Path
 from tritonprobe.documents import read_json
 from tritonprobe.files import write_whole
 from tritonprobe.forks import tell_in_child
+from tritonprobe.ledger import FileLedger
+from tritonprobe.ledger.directory import is_locked
+from tritonprobe.ledger.layout import SUFFIX
 from tritonprobe.model import ColdCall, Event
 from tritonprobe.shapes.census import Census, CensusError, merge
 from tritonprobe.shapes.census_json import pieces
 
 log = logging.getLogger("tritonprobe")
 
-PATTERN = "census-*.json"
-_IS_CENSUS = re.compile(r"census-[0-9]+-[0-9]+\.json").fullmatch
+_CENSUS_OF = re.compile(r"census-([0-9a-f]{32})\.json").fullmatch
+"""A process's census bears the name of its ledger file, whose lock says that the process lives. Its number would not
+do: in two containers that share a directory two may have the same, and neither finds the other in its /proc."""
 FOLDED, LOCK = "census-folded.json", "census.lock"
 MODE = 0o600
 """As the ledgers beside them: for their owner alone. A census that somebody asks for is a file like any other."""
@@ -40,10 +44,10 @@ SOON, LATEST = 1.0, 30.0
 
 
 class CensusKeeper:
-    """Writes the census of this process into `directory` from its first cold call on, and at its end."""
+    """Writes the census of this process beside its ledger's file, from its first cold call on and at its end."""
 
-    def __init__(self, directory: Path, census: Callable[[], Census], fault: Callable[[str], None]) -> None:
-        self._directory = directory
+    def __init__(self, ledger: FileLedger, census: Callable[[], Census], fault: Callable[[str], None]) -> None:
+        self._ledger = ledger
         self._census = census
         self._fault = fault
         self._new = threading.Event()
@@ -67,8 +71,8 @@ class CensusKeeper:
 
     def write(self) -> None:
         """Writes what there is now, unless it is there already. Never raises."""
-        if self._thread is None:
-            return  # nothing was ever met
+        if self._thread is None or self._file is None:
+            return  # nothing was ever met, or this process counts in memory
         try:
             with self._lock:
                 census = self._census()
@@ -79,7 +83,7 @@ class CensusKeeper:
                     write_whole(self._file, pieces(census), MODE)
                     self._written = digest.digest()
         except FileNotFoundError:
-            log.debug("tritonprobe: %s is gone, and the census with it", self._directory)
+            log.debug("tritonprobe: %s is gone, and the census with it", self._file.parent)
         except Exception:
             self._fault("census")
 
@@ -91,23 +95,25 @@ class CensusKeeper:
         self._file = self._named()
 
     def _keep(self) -> None:
-        with suppress(OSError):
-            fold(self._directory)
+        if self._file is not None:
+            with suppress(OSError):
+                fold(self._file.parent)
         while True:
             if self._new.wait(LATEST):
                 self._new.clear()
                 time.sleep(SOON)
             self.write()
 
-    def _named(self) -> Path:
-        return self._directory / f"census-{os.getpid()}-{time.time_ns()}.json"
+    def _named(self) -> Path | None:
+        path = self._ledger.path
+        return None if path is None else path.with_name(f"census-{path.stem}.json")
 
 
 def collect(directory: Path) -> Census:
     """The censuses of all processes that count, or counted, in a directory. One that cannot be read is told of."""
     while True:
         gone = _folded(directory)
-        found = _merged(path for path in sorted(directory.glob(PATTERN)) if path.name not in gone)
+        found = _merged(path for path in _censuses(directory) if path.name not in gone)
         if _folded(directory) == gone:  # else somebody folded meanwhile, and a file may have counted twice
             return found
 
@@ -117,13 +123,13 @@ def fold(directory: Path, above: int = MANY) -> int:
 
     What it folded is named in the new file before it goes, so that no kill lets anything count twice.
     """
-    if len(list(directory.glob(PATTERN))) <= above:
+    if len(_censuses(directory)) <= above:
         return 0
     with _alone(directory) as alone:
         if not alone:
             return 0
         gone = _folded(directory)
-        paths = [path for path in sorted(directory.glob(PATTERN)) if path.name not in gone and not _lives(path)]
+        paths = [path for path in _censuses(directory) if path.name not in gone and not _lives(path)]
         dead = [path for path in paths if path.name != FOLDED]
         leftovers = [directory / name for name in gone if (directory / name).exists()]
         merged = _merged(iter(paths))
@@ -132,6 +138,11 @@ def fold(directory: Path, above: int = MANY) -> int:
         for path in (*dead, *leftovers):
             path.unlink(missing_ok=True)
         return len(dead)
+
+
+def _censuses(directory: Path) -> list[Path]:
+    """Those of processes, and the folded one; what a user keeps beside them is his own."""
+    return sorted(path for path in directory.glob("census-*.json") if path.name == FOLDED or _CENSUS_OF(path.name))
 
 
 def _merged(paths: Iterator[Path]) -> Census:
@@ -151,13 +162,21 @@ def _folded(directory: Path) -> set[str]:
         document = read_json((directory / FOLDED).read_bytes())
         names = document.get("folded") if isinstance(document, dict) else None
         # Only files of its own kind beside it: they are removed.
-        return {n for n in names if isinstance(n, str) and _IS_CENSUS(n)} if isinstance(names, list) else set()
+        return {n for n in names if isinstance(n, str) and _CENSUS_OF(n)} if isinstance(names, list) else set()
     return set()
 
 
 def _lives(path: Path) -> bool:
-    pid = path.name.split("-")[1]
-    return pid.isdecimal() and Path("/proc", pid).exists()
+    """Whether the process lives whose census this is."""
+    of = _CENSUS_OF(path.name)
+    if of is None:
+        return False  # the folded one is nobody's
+    try:
+        return is_locked(path.with_name(f"{of[1]}{SUFFIX}"))
+    except FileNotFoundError:
+        return False  # its ledger was folded
+    except OSError:
+        return True  # nobody can tell
 
 
 @contextmanager

@@ -114,7 +114,8 @@ def read_trace(path: str | os.PathLike[str], *, skip_bad: bool = False, limit: i
     except OSError as error:
         raise TraceError(f"{source}: cannot be read: {error.strerror or error}") from None
     if not read:
-        why = f"none of its {counted(skipped, 'row')} can be used" if skipped else "it has no rows"
+        whole = "its one row cannot" if skipped == 1 else f"none of its {counted(skipped, 'row')} can"
+        why = f"{whole} be used" if skipped else "it has no rows"
         raise TraceError(f"{source}: nothing to replay: {why}")
     return _trace(read, form.ticks, skipped, source)
 
