@@ -6,12 +6,13 @@ import errno
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tritonprobe.files import is_special, write_whole
+from tritonprobe.files import STALE_SECONDS, is_special, write_whole
 
 
 def breaks_off() -> Iterator[str]:
@@ -46,6 +47,16 @@ def test_what_breaks_off_leaves_what_was_there(tmp_path: Path):
             write_whole(target, breaks_off())
     assert path.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_kill_left_long_ago_goes(tmp_path: Path):
+    for name, age in ((".tritonprobe-0123.part", 2 * STALE_SECONDS), (".tritonprobe-4567.part", 60.0)):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    (tmp_path / ".mine.part").write_text("somebody else's")
+    os.utime(tmp_path / ".mine.part", (0, 0))
+    write_whole(tmp_path / "file", ["a"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.part", ".tritonprobe-4567.part", "file"]
 
 
 def test_a_link_stays_one_and_its_target_is_written(tmp_path: Path):

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+_PREFIX, _SUFFIX = ".tritonprobe-", ".part"
+STALE_SECONDS = 86_400.0
+"""After so long without a write a file that is not in its place yet was left by a kill."""
 
 
 def write_whole(path: Path, text: Iterable[str], mode: int = 0o666) -> None:
@@ -29,10 +34,12 @@ def write_whole(path: Path, text: Iterable[str], mode: int = 0o666) -> None:
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file that takes the place of `path` at the end of the block, unless that raises. Raises OSError.
 
-    Nobody else's meanwhile: other threads may write here, and processes of other machines with the same number.
+    Nobody else's meanwhile: other threads may write here, and processes of other machines with the same number. What a
+    kill left of such files goes.
     """
     target = Path(os.path.realpath(path))
-    scratch = target.with_name(f".tritonprobe-{secrets.token_hex(8)}.part")  # short, however long the file's own name
+    _sweep(target.parent)
+    scratch = target.with_name(f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")  # short, however long the file's own name
     try:
         # x follows no link that someone else may have planted
         with open(scratch, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -42,6 +49,13 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         scratch.replace(target)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    with suppress(OSError):  # the folder may not be listed, or another writer sweeps, too
+        for left in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+            if time.time() - left.lstat().st_mtime > STALE_SECONDS:
+                left.unlink()
 
 
 def is_special(path: Path) -> bool:
