@@ -1,4 +1,4 @@
-"""What every test may use: tools on the PATH, and the `gpu` marker.
+"""What every test may use: tools on the PATH, and the `gpu` marker; and what none has from who runs it: a terminal.
 
 A test that needs a tool calls `require_tool("promtool")`: without it the test is skipped by name, or fails when the
 tool is listed in TRITONPROBE_REQUIRE (as in CI, where nothing may be skipped for want of a tool).
@@ -16,6 +16,11 @@ from hypothesis import settings
 # How long an example takes says how busy the machine is, and nothing about what is tested.
 settings.register_profile("tritonprobe", deadline=None)
 settings.load_profile("tritonprobe")
+
+
+# Programs that tests start have no terminal, and are told of none. Some CI systems set the colours for every job.
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "NO_COLOR", "TTY_COMPATIBLE"):
+    os.environ.pop(name, None)
 
 
 def require_tool(name: str) -> str:
