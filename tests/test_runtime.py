@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import tritonprobe
 from tritonprobe import Census, cold_calls, configure, join, runtime
+from tritonprobe.ledger import signs
 from tritonprobe.ledger.directory import is_locked
 from tritonprobe.ledger.reading import ledger_files
 from tritonprobe.model import ColdCall, Event, LaunchError, PrewarmEnded, RequestCost
@@ -45,6 +47,28 @@ def test_a_process_counts_in_one_file(first: Runtime, tmp_path: Path):
     living = [path for path in ledger_files(tmp_path / "ledger") if is_locked(path)]
     assert living == [runtime.current().ledger_file]
     assert first.ledger_file is None
+    child = os.fork()
+    if child == 0:  # which has a file of its own, and that of its parent beside it
+        living = [path for path in ledger_files(tmp_path / "ledger") if is_locked(path)]
+        os._exit(0 if len(living) == 2 and first.ledger_file is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_runtime_that_a_signals_handler_was_faster_to_make_counts_in_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    class Slow(Runtime):
+        def __init__(self, settings: Settings) -> None:
+            super().__init__(settings)
+            monkeypatch.setattr(runtime, "Runtime", Runtime)
+            runtime.current()
+
+    monkeypatch.setenv("TRITONPROBE_DIR", str(tmp_path / "ledger"))
+    monkeypatch.setattr(runtime, "_current", None)
+    monkeypatch.setattr(runtime, "Runtime", Slow)
+    assert type(runtime.current()) is Runtime
+    living = [path for path in ledger_files(tmp_path / "ledger") if is_locked(path)]
+    assert living == [runtime.current().ledger_file]
 
 
 def test_a_process_stays_in_its_engine(first: Runtime):
@@ -153,8 +177,9 @@ def test_a_fault_while_we_tell_of_a_cold_call_is_not_the_programs(monkeypatch: p
         tritonprobe.request,
         lambda: tritonprobe.request().finish(),
         tritonprobe.instrument,
+        tritonprobe.ready,
     ],
-    ids=["serve", "asgi_app", "collector", "a live request", "a finished one", "instrument"],
+    ids=["serve", "asgi_app", "collector", "a live request", "a finished one", "instrument", "ready"],
 )
 def test_a_runtime_that_somebody_uses_is_not_replaced(first: Runtime, use: Callable[[], object]) -> None:
     used = use()
@@ -162,4 +187,14 @@ def test_a_runtime_that_somebody_uses_is_not_replaced(first: Runtime, use: Calla
         configure(history=5)
     assert runtime.current() is first
     del used
+    tritonprobe.uninstrument()
+
+
+def test_who_is_instrumented_while_switched_off_is_in_use_as_well(first: Runtime, tmp_path: Path) -> None:
+    """Else `tritonprobe on` would find the one that was replaced, whose numbers nobody sees."""
+    signs.ask(tmp_path / "ledger", "off")
+    tritonprobe.instrument()
+    with pytest.raises(RuntimeError, match="comes before"):
+        configure(history=5)
+    assert runtime.current() is first
     tritonprobe.uninstrument()

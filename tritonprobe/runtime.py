@@ -182,7 +182,14 @@ class Runtime:
 
     def is_in_use(self) -> bool:
         """Whether another runtime in its place would be missed by somebody."""
-        return self._adapter is not None or self.shown or bool(self.requests) or self.live.is_holding()
+        to_watch = self._everything or self._adapter is not None  # the first alone: `instrument` while switched off
+        return to_watch or self.shown or bool(self.requests) or self.live.is_holding() or self.is_ready()
+
+    def give_up(self) -> None:
+        """Another runtime is in its place: else this process would seem to be two, one of which follows no switch."""
+        self.live.leave()
+        if isinstance(self.ledger, FileLedger):
+            self.ledger.close()
 
     def is_ready(self) -> bool:
         return self.ready_unix_ns is not None
@@ -396,8 +403,10 @@ def current() -> Runtime:
         with _lock:
             if _current is None:
                 made = Runtime(Settings.from_env())
-                if _current is None:  # else a signal's handler was faster
+                if _current is None:
                     _current = made
+                else:  # a signal's handler was faster
+                    made.give_up()
     return _current
 
 
@@ -406,16 +415,15 @@ def configure(**changes: object) -> None:
     global _current
     with _lock:
         if _current is not None and _current.is_in_use():
-            raise RuntimeError("configure() comes before the first probe, op, instrument, request, serve or collector")
+            uses = "probe, op, instrument, request, ready, serve or collector"
+            raise RuntimeError(f"configure() comes before the first {uses}")
         before = _current
         settings = (before.settings if before is not None else Settings.from_env()).with_(**changes)
         made = Runtime(settings)
         if before is not None:  # who listened before goes on to listen, and this process stays in its engine
             made.bus.take_over(before.bus)
             engine = before.live.engine
-            before.live.leave()
-            if isinstance(before.ledger, FileLedger):
-                before.ledger.close()  # else this process would seem to be two, one of which follows no switch
+            before.give_up()
             if engine is not None and settings.engine is None:
                 made.join(engine)
         _current = made

@@ -133,13 +133,13 @@ class FileLedger(MemoryLedger):
             self._say_why()
 
     def close(self) -> None:
-        """Gives the file up: its lock goes, and counting goes on in memory. For the program's end."""
+        """Gives the file up: its lock goes, and counting goes on in memory, in children that are forked later as well."""
         numbers = bytes(self._region.view)
         self._region.lift()
         self._region.view[:] = numbers
         if self._handle is not None:
             self._handle.close()
-        self.path, self._handle = None, None
+        self.path = self._directory = self._handle = None
 
     def _attach(self) -> None:
         """Lays a new file over the region, or memory where there can be none; then `reason` says why. Keeps the index.
