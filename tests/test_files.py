@@ -59,6 +59,16 @@ def test_what_a_kill_left_long_ago_goes(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.part", ".tritonprobe-4567.part", "file"]
 
 
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path: Path):
+    """A folder of that name, or somebody else's file in /tmp."""
+    for i in range(8):
+        left = tmp_path / f".tritonprobe-{i}.part"
+        left.mkdir() if i % 2 else left.touch()
+        os.utime(left, (0, 0))
+    write_whole(tmp_path / "file", ["a"])
+    assert {path.name for path in tmp_path.iterdir()} == {"file", *(f".tritonprobe-{i}.part" for i in (1, 3, 5, 7))}
+
+
 def test_a_link_stays_one_and_its_target_is_written(tmp_path: Path):
     for name in ("there", "to-come"):
         link = tmp_path / f"link-{name}"

@@ -52,10 +52,11 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _sweep(folder: Path) -> None:
-    with suppress(OSError):  # the folder may not be listed, or another writer sweeps, too
+    with suppress(OSError):  # the folder may not be listed
         for left in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-            if time.time() - left.lstat().st_mtime > STALE_SECONDS:
-                left.unlink()
+            with suppress(OSError):  # it is somebody else's, or another writer sweeps, too
+                if time.time() - left.lstat().st_mtime > STALE_SECONDS:
+                    left.unlink()
 
 
 def is_special(path: Path) -> bool:

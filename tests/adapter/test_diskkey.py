@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,13 @@ def test_a_cache_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     variant = Variant("m.k", (), ())
     diskkey.remember(blocked, variant, {"line": "1"})
     assert diskkey.why_not_on_disk(blocked, variant, {"line": "1"}) == ()
+
+
+def test_a_full_disk_leaves_no_half_of_it(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        diskkey.remember(tmp_path, Variant("m.k", (), ()), {"line": "1"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / ".tritonprobe").iterdir()) == []

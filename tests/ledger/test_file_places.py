@@ -11,6 +11,7 @@ import pytest
 
 from tests.ledger.scrape import finished, in_child, program, values
 from tritonprobe.ledger import DirectoryReader, FileLedger, schema
+from tritonprobe.ledger.fold import fold
 
 K = ("k", "all")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system or become someone else")
@@ -48,6 +49,38 @@ def runs_on(reason: str, where: str | Path, uid: int | None = None) -> None:
 def test_on_a_full_file_system_the_program_runs_on(small_tmpfs: Path) -> None:
     runs_on("no ledger file of 2 MiB can be made there (No space left on device)", small_tmpfs)
     assert list(small_tmpfs.iterdir()) == []
+
+
+@as_root
+def test_where_only_the_dead_take_the_room_they_make_it(small_tmpfs: Path) -> None:
+    """A container's /dev/shm holds fewer files than are left to lie about."""
+    (small_tmpfs / "census").write_bytes(bytes(1 << 15))
+    for _ in range(3):
+        started = [program(COUNTS_ONE, small_tmpfs) for _ in range(3)]  # who starts at once, waits for who makes room
+        for each in started:
+            assert each.communicate(timeout=60) == ("None\n", "")
+    assert values(DirectoryReader(small_tmpfs), schema.LAUNCHES) == {K: 9.0}
+    assert values(DirectoryReader(small_tmpfs), schema.ERRORS) == {}
+
+
+COUNTS_ONE = """
+ledger = FileLedger(Path(sys.argv[1]), size=1 << 18)  # three in 1 MiB
+ledger.add(schema.LAUNCHES, K)
+print(ledger.reason, flush=True)
+"""
+
+
+@as_root
+def test_half_a_base_takes_no_room_of_a_full_file_system(small_tmpfs: Path) -> None:
+    ledger = FileLedger(small_tmpfs, size=1 << 19)
+    for kernel in range(400):
+        ledger.add(schema.LAUNCHES, (f"{kernel}" * 20, "all"))
+    ledger.close()
+    with (small_tmpfs / "hog").open("wb") as hog, pytest.raises(OSError, match="No space left"):
+        hog.write(bytes(1 << 20))
+    with pytest.raises(OSError, match="No space left"):
+        fold(small_tmpfs, above=0)
+    assert not (small_tmpfs / ".base.new").exists()
 
 
 @as_root

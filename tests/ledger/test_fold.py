@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ledger.scrape import SMALL, at_line, counters, dies, everything, files, program, values
-from tritonprobe.ledger import DirectoryReader, FileLedger, fold, schema
+from tritonprobe.ledger import DirectoryReader, FileLedger, fold, schema, signs
+from tritonprobe.ledger.alone import alone
 from tritonprobe.ledger.fold import exact
 from tritonprobe.ledger.layout import BASE_NAME, unpack_base
 
@@ -91,6 +93,38 @@ def test_what_was_left_by_a_birth_that_a_crash_cut_short_goes(tmp_path: Path) ->
     fold.fold(tmp_path, above=0)
     assert not old.exists()
     assert new.exists()
+
+
+def test_the_signs_of_processes_go_with_their_ledgers(tmp_path: Path) -> None:
+    """A server that starts over and over would leave an answer each time, for nobody asks as often."""
+    asked = signs.ask(tmp_path, "on")
+    living = FileLedger(tmp_path, size=SMALL)
+    for _ in range(3):
+        dies(tmp_path, 1)
+    for path in tmp_path.glob("*.tpl"):
+        signs.answer(tmp_path, signs.Answer(path.stem, asked.token, ""))
+    killed = [f".{name}.{'0' * 16}" for name in ("ready", "switch", f"switched.{'a' * 32}")]
+    for name in (*killed, ".of somebody else", f".ready.{'1' * 16}"):
+        (tmp_path / name).touch()
+    for name in (*killed, ".of somebody else"):
+        os.utime(tmp_path / name, (0, 0))
+    assert fold.fold(tmp_path, above=0) == 3
+    assert living.path is not None
+    left = {living.path.name, f"{signs.ANSWER}{living.path.stem}", f".ready.{'1' * 16}", ".of somebody else"}
+    assert files(tmp_path) == {BASE_NAME, "fold.lock", signs.SWITCH, *left}
+    assert signs.asked(tmp_path) == asked
+
+
+def test_who_waits_folds_after_who_folds(tmp_path: Path) -> None:
+    dies(tmp_path, 1)
+    with alone(tmp_path / "fold.lock") as ours:
+        assert ours
+        found: list[int] = []
+        waiting = threading.Thread(target=lambda: found.append(fold.fold(tmp_path, above=0, wait=60.0)))
+        waiting.start()
+        assert fold.fold(tmp_path, above=0) == 0
+    waiting.join()
+    assert found == [1]
 
 
 def test_a_full_file_system_stops_the_fold_and_nothing_else(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -98,6 +99,65 @@ def test_a_file_that_cannot_be_read_is_told_of_and_left_out(tmp_path: Path, capl
     damaged.write_text("{")
     assert collect(tmp_path) == census_of("add")
     assert f"{damaged.name}: no census" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["a process's", "the folded one"])
+def test_what_cannot_be_read_now_is_not_folded_away(where: str, tmp_path: Path) -> None:
+    """It is of a later version, say, or this process has too many files open."""
+    census_of("k0").save(dead(tmp_path))
+    assert fold(tmp_path, above=0) == 1
+    unread = dead(tmp_path) if where == "a process's" else tmp_path / "census-folded.json"
+    if where == "a process's":
+        census_of("k1").save(unread)
+    text = unread.read_text()
+    unread.write_text(json.dumps({**json.loads(text), "version": 99}))
+    census_of("k2").save(dead(tmp_path))
+    assert fold(tmp_path, above=0) == (1 if where == "a process's" else 0)
+    assert unread.exists()
+    unread.write_text(text)
+    whole = merge(*(census_of(name) for name in (("k0", "k1", "k2") if where == "a process's" else ("k0", "k2"))))
+    assert collect(tmp_path) == whole
+    fold(tmp_path, above=0)
+    assert collect(tmp_path) == whole
+
+
+def test_a_child_forked_while_its_parent_folds_keeps_nobody_from_folding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    census_of("add").save(dead(tmp_path))
+    children = []
+
+    def fork_first(*_: object) -> None:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        children.append(child)
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "write_whole", fork_first)
+        with pytest.raises(InterruptedError):
+            fold(tmp_path, above=0)
+    try:
+        assert fold(tmp_path, above=0) == 1
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+
+
+def test_a_process_whose_ledger_is_gone_writes_no_census(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory was emptied, or another one is in its place: it would be taken for a dead process's, and folded."""
+    monkeypatch.setattr(keeper, "SOON", 60)
+    ledger = FileLedger(tmp_path)
+    faults: list[str] = []
+    kept = CensusKeeper(ledger, lambda: census_of("add"), faults.append)
+    kept.note(cold_call())
+    assert ledger.path is not None
+    ledger.path.unlink()
+    kept.write()
+    assert collect(tmp_path) == Census()
+    assert faults == []
 
 
 def test_a_cold_call_is_written_soon_and_a_request_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

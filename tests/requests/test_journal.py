@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonprobe.requests import journal
-from tritonprobe.requests.journal import Kind, Peers, Reader, Record, Writer, ref, sweep
+from tritonprobe.requests.journal import SUFFIX, Kind, Peers, Reader, Record, Writer, ref, sweep
 
 ENGINE = ref("engine")
 numbers = st.integers(0, (1 << 63) - 1)
@@ -106,3 +106,13 @@ def test_a_process_that_died_in_a_cold_call_stalls_nobody_any_more(tmp_path: Pat
     assert peers.open_stalls() == []
     sweep(tmp_path, older_than=-1)
     assert list(tmp_path.iterdir()) == [mine.path]  # the dead one's is gone, mine is in use
+
+
+def test_what_was_left_by_a_birth_that_a_kill_cut_short_goes(tmp_path: Path):
+    mine = Writer(tmp_path, ENGINE)
+    old, new = tmp_path / f".{'0' * 32}{SUFFIX}.new", tmp_path / f".{'1' * 32}{SUFFIX}.new"
+    for path in (old, new):
+        path.touch()
+    os.utime(old, (0, 0))
+    sweep(tmp_path)
+    assert set(tmp_path.iterdir()) == {mine.path, new}

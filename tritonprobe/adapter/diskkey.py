@@ -75,8 +75,11 @@ def remember(folder: Path, variant: Variant, parts: Parts) -> None:
     with contextlib.suppress(OSError):
         file.parent.mkdir(exist_ok=True)
         temporary = file.with_suffix(f".{secrets.token_hex(8)}.tmp")  # containers that share a cache share numbers, too
-        temporary.write_text(json.dumps({"format": FORMAT, "parts": parts}, sort_keys=True))
-        temporary.replace(file)
+        try:
+            temporary.write_text(json.dumps({"format": FORMAT, "parts": parts}, sort_keys=True))
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)  # of a full disk
 
 
 def cache_folder() -> Path | None:

@@ -15,6 +15,7 @@ Exact under the interpreter lock only, as every ledger here.
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import logging
 import math
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from tritonprobe.ledger import directory as places
 from tritonprobe.ledger.derive import MemoryTier
-from tritonprobe.ledger.fold import fold
+from tritonprobe.ledger.fold import DEAD_FILES, fold
 from tritonprobe.ledger.layout import (
     COUNT_AT,
     PAGE,
@@ -52,6 +53,8 @@ log = logging.getLogger("tritonprobe")
 
 SIZE = 2 << 20
 """Bytes of a file for 10,000 series; larger budgets take as much more."""
+FOLD_SECONDS = 1.0
+"""How long a start waits for another one that makes room where there is none."""
 
 
 def open_ledger(named: str | None = None, budget: int = 10_000) -> FileLedger:
@@ -133,7 +136,7 @@ class FileLedger(MemoryLedger):
             self._say_why()
 
     def close(self) -> None:
-        """Gives the file up: its lock goes, and counting goes on in memory, in children that are forked later as well."""
+        """Gives the file up: its lock goes, and counting goes on in memory, that of children forked later as well."""
         numbers = bytes(self._region.view)
         self._region.lift()
         self._region.view[:] = numbers
@@ -150,21 +153,14 @@ class FileLedger(MemoryLedger):
         index = bytes(self._region.view[self._plan.index_at : self._end[1]])
         parents, self._handle, self.path = self._handle, None, None
         if self._directory is not None:
-            self._reduce(self._directory)
-            header = Header(uuid.uuid4().bytes, os.getpid(), time.time_ns(), self._plan)
-            path = self._directory / f"{header.uuid.hex()}{SUFFIX}"
-            newborn = path.with_name(f".{path.name}.new")
-            try:
-                self._handle = _Handle(_born(newborn, pack_header(header), self._plan.size))
-                self._region.lay(self._handle.number)
-                self._write_index(index)
-                newborn.rename(path)  # only now: whoever reads it finds it whole, and its owner alive
-                self.path = path
-            except OSError as error:
+            _reduce(self._directory)
+            error = self._lay(self._directory, index)
+            if error is not None and error.errno in (errno.ENOSPC, errno.EDQUOT):  # it may be the dead who fill it
+                _reduce(self._directory, above=0, wait=FOLD_SECONDS)
+                error = self._lay(self._directory, index)
+            if error is not None:
                 size = f"{self._plan.size / (1 << 20):g} MiB"
                 self.reason = f"{self._directory}: no ledger file of {size} can be made there ({error.strerror})"
-                with suppress(OSError):
-                    newborn.unlink()
         if self.path is None:
             self._region.lift()
             self._write_index(index)
@@ -173,19 +169,29 @@ class FileLedger(MemoryLedger):
         if parents is not None:
             parents.close()
 
+    def _lay(self, directory: Path, index: bytes) -> OSError | None:
+        """Lays a new file of `directory` over the region; returns why it could not."""
+        header = Header(uuid.uuid4().bytes, os.getpid(), time.time_ns(), self._plan)
+        path = directory / f"{header.uuid.hex()}{SUFFIX}"
+        newborn = path.with_name(f".{path.name}.new")
+        try:
+            self._handle = _Handle(_born(newborn, pack_header(header), self._plan.size))
+            self._region.lay(self._handle.number)
+            self._write_index(index)
+            newborn.rename(path)  # only now: whoever reads it finds it whole, and its owner alive
+        except OSError as error:
+            with suppress(OSError):
+                newborn.unlink()
+            return error
+        self.path = path
+        return None
+
     def _write_index(self, index: bytes) -> None:
         count, end, _ = self._end
         self._region.view[self._plan.index_at : end] = index
         self._count[0] = count
         for slots in self._absent.values():
             slots[0] = math.nan
-
-    @staticmethod
-    def _reduce(directory: Path) -> None:
-        try:
-            fold(directory)
-        except (OSError, FormatError):
-            log.debug("tritonprobe: %s: dead ledger files could not be folded", directory, exc_info=True)
 
     def _say_why(self) -> None:
         self.add(ERRORS, ("ledger",))
@@ -280,6 +286,13 @@ class _Handle:
     def _now(self) -> tuple[int, int]:
         found = os.fstat(self.number)
         return found.st_dev, found.st_ino
+
+
+def _reduce(directory: Path, above: int = DEAD_FILES, wait: float = 0.0) -> None:
+    try:
+        fold(directory, above, wait)
+    except (OSError, FormatError):
+        log.debug("tritonprobe: %s: dead ledger files could not be folded", directory, exc_info=True)
 
 
 def _born(path: Path, header: bytes, size: int) -> int:

@@ -8,16 +8,16 @@ is damaged, or has series that this version does not know, is left alone.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import threading
 import time
 from array import array
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 
+from tritonprobe.ledger import signs
+from tritonprobe.ledger.alone import alone
 from tritonprobe.ledger.directory import holds, is_locked
 from tritonprobe.ledger.layout import BASE_NAME, SUFFIX, Base, FormatError, Sum, pack_base, schema_id
 from tritonprobe.ledger.memory import overflow
@@ -35,15 +35,16 @@ _TEMPORARY = ".base.new"
 _NEWBORN_SECONDS = 60.0  # a file under a temporary name that nobody holds after so long was left by a crash
 
 
-def fold(directory: Path, above: int = DEAD_FILES) -> int:
+def fold(directory: Path, above: int = DEAD_FILES, wait: float = 0.0) -> int:
     """Folds the directory's dead files if there are more than `above`. Returns how many it folded.
 
-    Does nothing while another process or thread folds. Raises OSError, and FormatError for a base that it cannot read.
+    Does nothing while another process or thread folds, for whose end it waits so many seconds at most. Raises OSError,
+    and FormatError for a base that it cannot read.
     """
     if len(ledger_files(directory)) <= above:
         return 0
-    with _alone(directory) as alone:
-        return _fold(directory, above) if alone else 0
+    with alone(directory / _LOCK, wait) as ours:
+        return _fold(directory, above) if ours else 0
 
 
 def exact(numbers: Iterable[float]) -> list[float]:
@@ -76,6 +77,7 @@ def _fold(directory: Path, above: int) -> int:
     _write_base(directory, Base(os.urandom(16), folded, _add_up(base, dead)))
     for source, _ in dead:
         source.path.unlink(missing_ok=True)
+    signs.sweep(directory)
     return len(dead)
 
 
@@ -119,10 +121,14 @@ def _dead(path: Path) -> tuple[LedgerFile, array[float]] | None:
 def _write_base(directory: Path, base: Base) -> None:
     temporary = directory / _TEMPORARY
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(handle, "wb") as file:
-        file.write(pack_base(base))
-        file.flush()
-        os.fsync(handle)
+    try:
+        with open(handle, "wb") as file:
+            file.write(pack_base(base))
+            file.flush()
+            os.fsync(handle)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # half a base would take the last room of a full file system
+        raise
     temporary.rename(directory / BASE_NAME)
     home = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -143,35 +149,3 @@ def _uuid(path: Path) -> bytes:
         return bytes.fromhex(path.stem)
     except ValueError:
         return b""  # no ledger's name; `LedgerFile` refuses it
-
-
-# A lock of the process (lockf), for a forked child must not inherit it; and one for its threads, whom that lets in.
-_mine = threading.Lock()
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
-    mine = _mine
-    if not mine.acquire(blocking=False):
-        yield False
-        return
-    try:
-        handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-        finally:
-            os.close(handle)
-    finally:
-        mine.release()
-
-
-def _renew() -> None:
-    global _mine
-    _mine = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew)

@@ -15,15 +15,21 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import re
 import secrets
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from tritonprobe.ledger.layout import SUFFIX
+
 State = Literal["on", "off"]
 READY, SWITCH, ANSWER = "ready", "switch", "switched."
 _LONGEST = 4096
+_UNFINISHED = re.compile(rf"\.({READY}|{SWITCH}|{re.escape(ANSWER)}.+)\.[0-9a-f]{{16}}").fullmatch
+_STALE_SECONDS = 60.0  # a sign that is not in its place after so long was left by a kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,15 @@ def answered(directory: Path, ledger: str) -> Answer | None:
     """What the process with this ledger said last."""
     token, _, left = _read(directory / f"{ANSWER}{ledger}").partition(" ")
     return Answer(ledger, token, left) if token else None
+
+
+def sweep(directory: Path) -> None:
+    """Removes the answers of processes whose ledgers are folded, and what kills left. Raises OSError."""
+    for path in directory.iterdir():
+        folded = path.name.startswith(ANSWER) and not path.with_name(f"{path.name[len(ANSWER) :]}{SUFFIX}").exists()
+        with suppress(FileNotFoundError):
+            if folded or (_UNFINISHED(path.name) and time.time() - path.lstat().st_mtime > _STALE_SECONDS):
+                path.unlink()
 
 
 def changed(directory: Path) -> int | None:

@@ -8,21 +8,20 @@ processes become one, once there are many.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import hashlib
 import logging
-import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tritonprobe.documents import read_json
 from tritonprobe.files import write_whole
 from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger import FileLedger
+from tritonprobe.ledger.alone import alone
 from tritonprobe.ledger.directory import is_locked
 from tritonprobe.ledger.layout import SUFFIX
 from tritonprobe.model import ColdCall, Event
@@ -73,6 +72,8 @@ class CensusKeeper:
         """Writes what there is now, unless it is there already. Never raises."""
         if self._thread is None or self._file is None:
             return  # nothing was ever met, or this process counts in memory
+        if self._ledger.path is None or not self._ledger.path.exists():
+            return  # without its ledger beside it, a census would be taken for a dead process's
         try:
             with self._lock:
                 census = self._census()
@@ -113,31 +114,50 @@ def collect(directory: Path) -> Census:
     """The censuses of all processes that count, or counted, in a directory. One that cannot be read is told of."""
     while True:
         gone = _folded(directory)
-        found = _merged(path for path in _censuses(directory) if path.name not in gone)
+        found = []
+        for path in _censuses(directory):
+            try:
+                if path.name not in gone:
+                    found.append(Census.load(path))
+            except CensusError as error:
+                if path.exists():  # else it was folded meanwhile
+                    log.warning("tritonprobe: a census was left out: %s", error)
         if _folded(directory) == gone:  # else somebody folded meanwhile, and a file may have counted twice
-            return found
+            return merge(*found)
 
 
 def fold(directory: Path, above: int = MANY) -> int:
     """Makes one file of those whose processes are dead, if there are many; how many those were. Raises OSError.
 
-    What it folded is named in the new file before it goes, so that no kill lets anything count twice.
+    What it folded is named in the new file before it goes, so that no kill lets anything count twice. What cannot be
+    read now (it is a later version's, or this process has too many files open) is left alone, and if that is the folded
+    one, all is.
     """
     if len(_censuses(directory)) <= above:
         return 0
-    with _alone(directory) as alone:
-        if not alone:
-            return 0
-        gone = _folded(directory)
-        paths = [path for path in _censuses(directory) if path.name not in gone and not _lives(path)]
-        dead = [path for path in paths if path.name != FOLDED]
-        leftovers = [directory / name for name in gone if (directory / name).exists()]
-        merged = _merged(iter(paths))
-        names = [path.name for path in (*dead, *leftovers)]
-        write_whole(directory / FOLDED, pieces(merged, folded=names), MODE)
-        for path in (*dead, *leftovers):
-            path.unlink(missing_ok=True)
-        return len(dead)
+    with alone(directory / LOCK) as ours:
+        return _fold(directory) if ours else 0
+
+
+def _fold(directory: Path) -> int:
+    base = directory / FOLDED
+    try:
+        found = [Census.load(base)] if base.exists() else []
+    except CensusError:
+        return 0  # `collect` tells of it
+    for name in _names(directory) if found else ():  # whoever folded them died before it could
+        (directory / name).unlink(missing_ok=True)
+    dead = []
+    for path in _censuses(directory):
+        with suppress(CensusError):
+            if path != base and not _lives(path):
+                found.append(Census.load(path))
+                dead.append(path)
+    if dead:
+        write_whole(base, pieces(merge(*found), folded=[path.name for path in dead]), MODE)
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return len(dead)
 
 
 def _censuses(directory: Path) -> list[Path]:
@@ -145,25 +165,19 @@ def _censuses(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("census-*.json") if path.name == FOLDED or _CENSUS_OF(path.name))
 
 
-def _merged(paths: Iterator[Path]) -> Census:
-    found = []
-    for path in paths:
-        try:
-            found.append(Census.load(path))
-        except CensusError as error:
-            if path.exists():  # else it was folded meanwhile
-                log.warning("tritonprobe: a census was left out: %s", error)
-    return merge(*found)
-
-
 def _folded(directory: Path) -> set[str]:
     """Files that are in the folded one, and may still be there."""
     with suppress(OSError, ValueError):
-        document = read_json((directory / FOLDED).read_bytes())
-        names = document.get("folded") if isinstance(document, dict) else None
-        # Only files of its own kind beside it: they are removed.
-        return {n for n in names if isinstance(n, str) and _CENSUS_OF(n)} if isinstance(names, list) else set()
+        return _names(directory)
     return set()
+
+
+def _names(directory: Path) -> set[str]:
+    """As `_folded`. Raises OSError and ValueError: what cannot be read now is not the same as none."""
+    document = read_json((directory / FOLDED).read_bytes())
+    names = document.get("folded") if isinstance(document, dict) else None
+    # Only files of its own kind beside it: they are removed.
+    return {n for n in names if isinstance(n, str) and _CENSUS_OF(n)} if isinstance(names, list) else set()
 
 
 def _lives(path: Path) -> bool:
@@ -177,16 +191,3 @@ def _lives(path: Path) -> bool:
         return False  # its ledger was folded
     except OSError:
         return True  # nobody can tell
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
-    """Whether nobody else folds."""
-    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(handle)

@@ -248,8 +248,8 @@ class Peers:
 
 
 def sweep(folder: Path, older_than: float = STALE) -> None:
-    """Removes the journals of processes that died without removing theirs."""
-    for path in folder.glob(f"*{SUFFIX}"):
+    """Removes the journals of processes that died without removing theirs, be it before they had their name."""
+    for path in (*folder.glob(f"*{SUFFIX}"), *folder.glob(f".*{SUFFIX}.new")):
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
