@@ -326,6 +326,16 @@ def test_a_named_directory_stays_and_a_summary_tells_of_its_run_alone(tmp_path: 
     assert len(list(tmp_path.glob("*.tpl"))) == 3
 
 
+def test_what_others_count_in_a_named_directory_is_not_said_to_be_the_commands(tmp_path: Path) -> None:
+    ledger = FileLedger(tmp_path)
+    ledger.add(schema.LAUNCHES, ("k", "all"), 1000)
+    done = run("--dir", tmp_path, *python(COUNTS))
+    *_, summary, last = done.stderr.splitlines()
+    assert f" of 1.75 s, with other processes that count in {tmp_path}; metrics were at http" in summary
+    assert last == f"tritonprobe: processes still count in {tmp_path}: tritonprobe serve {tmp_path}"
+    ledger.close()
+
+
 def test_beside_an_exporter_that_is_there_already_it_says_so(tmp_path: Path) -> None:
     with exporter(tmp_path) as up:
         done = run("--dir", tmp_path, *python(COUNTS))

@@ -196,6 +196,21 @@ def test_a_process_that_hangs_is_named_and_the_exit_code_says_so(directory: Path
         assert until(lambda: running.ask("look").startswith("True True"))  # it follows once it runs again
 
 
+def test_who_is_asked_by_two_answers_the_later_and_the_earlier_is_told_so(directory: Path) -> None:
+    with program(directory) as running:
+        os.kill(running.pid, 19)  # SIGSTOP
+        try:
+            command = [sys.executable, "-m", "tritonprobe", "off", str(directory), "--wait", "60"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as earlier:
+                assert until(lambda: signs.asked(directory) is not None)
+                signs.ask(directory, "on")
+                said, _ = earlier.communicate(timeout=30)
+        finally:
+            os.kill(running.pid, 18)
+    assert earlier.returncode == 1
+    assert said.endswith("): no answer: somebody else has asked for on meanwhile\n")
+
+
 def test_two_containers_whose_processes_have_the_same_number_are_two(directory: Path) -> None:
     within = (require_tool("unshare"), "--pid", "--fork", "--mount-proc", "--kill-child")
     if subprocess.run([*within, "true"], check=False, capture_output=True).returncode:

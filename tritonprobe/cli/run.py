@@ -132,7 +132,7 @@ def _recorded(path: Path | None) -> Path | None:
 def _watched(command: Command, directory: Directory, settings: Settings, signals: Signals, census: Censuses) -> Ending:
     path = directory.path
     reader = DirectoryReader(path, settings.series_budget)
-    before, files = Counted.by(reader), _files(path)
+    before, files, shared = Counted.by(reader), _files(path), is_counting(path)
     env = injected(_environment(), path)
     if census.replayed is not None:
         env["TRITONPROBE_PREWARM"] = str(census.replayed)
@@ -156,12 +156,13 @@ def _watched(command: Command, directory: Directory, settings: Settings, signals
         leave(directory)
     else:
         total = Counted.by(reader).since(before)
-        _say(f"{total}{'' if serving is None else f'; metrics were at {serving.url}'}")
+        others = f", with other processes that count in {path}" if shared else ""
+        _say(f"{total}{others}{'' if serving is None else f'; metrics were at {serving.url}'}")
         if census.replayed is not None:
             _say_if_unused(census.replayed, total)
         if census.recorded is not None:
             _record(path, census.recorded)
-        _leave(directory, ending)
+        _leave(directory, ending, "processes" if shared else "children of the command")
     return ending
 
 
@@ -212,10 +213,10 @@ def _files(path: Path) -> tuple[object, ...]:
     return ()
 
 
-def _leave(directory: Directory, ending: Ending) -> None:
-    """Removes a fresh directory, unless it is evidence of a crash, or children of the command still count in it."""
+def _leave(directory: Directory, ending: Ending, who: str) -> None:
+    """Removes a fresh directory, unless it is evidence of a crash, or somebody, `who`, still counts in it."""
     if is_counting(directory.path):
-        _say(f"children of the command still count in {directory.path}: tritonprobe serve {directory.path}")
+        _say(f"{who} still count in {directory.path}: tritonprobe serve {directory.path}")
     elif directory.fresh and ending.crashed:
         with suppress(OSError, FormatError):
             fold(directory.path, above=0)  # a few KiB: a program that crashes again and again must not fill the memory

@@ -88,6 +88,7 @@ def _switch(named: str | None, state: signs.State, wait: float, as_json: bool) -
     except OSError as error:
         raise BadInput(f"{directory}: the sign cannot be left there ({error.strerror})") from None
     found = answers(directory, asked, time.monotonic() + wait)
+    late = signs.asked(directory)
     others = _living(directory).others
     if as_json:
         processes, unread = [asdict(each) for each in found], [asdict(each) for each in others]
@@ -95,7 +96,7 @@ def _switch(named: str | None, state: signs.State, wait: float, as_json: bool) -
         click.echo(json.dumps(made))
     else:
         for each in found:
-            say(_sentence(each, state, wait))
+            say(_sentence(each, state, wait, None if late == asked else late))
         for other in others:
             say(f"a process that cannot be asked counts in {directory / other.file}: {other.because}")
         if not found and not others:
@@ -124,12 +125,14 @@ def _directory(named: str | None) -> Path:
 
 
 def answers(directory: Path, asked: signs.Asked, until: float) -> list[Followed]:
-    """What the living processes of the directory did, asked until all have answered or the time is over."""
+    """What the living processes of the directory did, asked until all have answered, the time is over, or somebody
+    else asks for something: then that is what they answer.
+    """
     while True:
         living = _living(directory).pids
         given = {ledger: signs.answered(directory, ledger) for ledger in living}
         found = {ledger: one for ledger, one in given.items() if one is not None and one.token == asked.token}
-        if len(found) == len(living) or time.monotonic() > until:
+        if len(found) == len(living) or time.monotonic() > until or signs.asked(directory) != asked:
             return [
                 Followed(pid, _name(pid, ledger), ledger in found, found[ledger].left if ledger in found else "")
                 for ledger, pid in sorted(living.items(), key=lambda each: (each[1], each[0]))
@@ -162,8 +165,11 @@ def _name(pid: int, ledger: str) -> str:
     return ""
 
 
-def _sentence(each: Followed, state: signs.State, wait: float) -> str:
+def _sentence(each: Followed, state: signs.State, wait: float, late: signs.Asked | None) -> str:
+    """`late` is what somebody else has asked for meanwhile: that is what processes answer now."""
     who = f"process {each.pid}{f' ({each.name})' if each.name else ''}"
+    if not each.followed and late is not None:
+        return f"{who}: no answer: somebody else has asked for {late.state} meanwhile"
     if not each.followed:
         return f"{who}: no answer within {wait:g} s: it is not watched by instrument() or @probe, or hangs"
     return f"{who}: {state}{f'; {each.left} wrapped by others, and pass through' if each.left else ''}"
