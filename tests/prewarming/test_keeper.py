@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.ledger.scrape import at_line
+from tests.ledger.scrape import at_line, in_child
 from tests.prewarming.caches import census_of
 from tests.story.stories import cold_call
 from tritonprobe.ledger import FileLedger
@@ -158,6 +159,24 @@ def test_a_process_whose_ledger_is_gone_writes_no_census(tmp_path: Path, monkeyp
     kept.write()
     assert collect(tmp_path) == Census()
     assert faults == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
+def test_a_process_that_became_someone_else_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that drops its privileges once it has started: the directory is its former owner's."""
+    monkeypatch.setattr(keeper, "SOON", 60)
+    tmp_path.chmod(0o700)
+    faults: list[str] = []
+    kept = CensusKeeper(FileLedger(tmp_path), lambda: census_of("add"), faults.append)
+    kept.note(cold_call())
+
+    def as_someone_else() -> None:
+        os.setuid(65534)
+        kept._thread = threading.current_thread()
+        kept.write()
+        assert faults == ["census"]
+
+    assert in_child(as_someone_else) == 0
 
 
 def test_a_cold_call_is_written_soon_and_a_request_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,9 +72,9 @@ class CensusKeeper:
         """Writes what there is now, unless it is there already. Never raises."""
         if self._thread is None or self._file is None:
             return  # nothing was ever met, or this process counts in memory
-        if self._ledger.path is None or not self._ledger.path.exists():
-            return  # without its ledger beside it, a census would be taken for a dead process's
         try:
+            if self._ledger.path is None or not self._ledger.path.exists():
+                return  # without its ledger beside it, a census would be taken for a dead process's
             with self._lock:
                 census = self._census()
                 digest = hashlib.sha256()
