@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,37 @@ def test_what_was_left_by_a_birth_that_a_kill_cut_short_goes(tmp_path: Path):
     os.utime(old, (0, 0))
     sweep(tmp_path)
     assert set(tmp_path.iterdir()) == {mine.path, new}
+
+
+def test_of_many_that_died_the_newest_stay_for_who_has_not_read_them(tmp_path: Path):
+    """A server that forks a child for each job: each end of a step asks every journal that is there."""
+    mine = Writer(tmp_path, ENGINE)
+    written = []
+    for i in range(2 * journal.DEAD):
+        silent, one = Writer(tmp_path, ENGINE), Writer(tmp_path, ENGINE)
+        one.write(Record(Kind.STALL, i, i + 1))
+        for path in (silent.path, one.path):
+            os.utime(path, (time.time() - 100 + i,) * 2)
+        written.append(one.path)
+        silent.close()
+        one.close()
+    sweep(tmp_path)
+    assert set(tmp_path.iterdir()) == {mine.path, *written[journal.DEAD :]}
+    news = list(Peers(tmp_path, ENGINE, mine.path).news())
+    assert sorted(record.start for record in news) == list(range(journal.DEAD, 2 * journal.DEAD))
+
+
+def test_who_sweeps_is_in_nobodys_way_who_is_being_born(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Ranks start at the same time: each sweeps, while the files of others are there and not locked yet."""
+    plain = fcntl.flock
+
+    def others_sweep_first(handle: int, how: int) -> None:
+        asked: list[int] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", lambda handle, how: asked.append(handle))
+            sweep(tmp_path)
+        assert asked == []
+        plain(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", others_sweep_first)
+    assert Writer(tmp_path, ENGINE).path.exists()

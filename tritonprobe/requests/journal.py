@@ -16,6 +16,7 @@ import hashlib
 import mmap
 import os
 import struct
+import sys
 import time
 import uuid
 import zlib
@@ -32,6 +33,8 @@ LOOK_NS = 10_000_000
 """Nanoseconds that a step may pass without a look for new peers."""
 STALE = 600.0
 """Seconds after which the file of a process that is gone may go, too."""
+DEAD = 16
+"""Files of processes that are gone which stay until then, for who has not read them yet."""
 
 _MAGIC = 0x7470_7374_616C_6C31  # "tpstall1"
 _WORDS = 8  # of a record: kind, three numbers, ref, tag, -, check
@@ -247,14 +250,35 @@ class Peers:
         self._looked = changed if time.time_ns() - changed > 20_000_000 else -1
 
 
-def sweep(folder: Path, older_than: float = STALE) -> None:
-    """Removes the journals of processes that died without removing theirs, be it before they had their name."""
-    for path in (*folder.glob(f"*{SUFFIX}"), *folder.glob(f".*{SUFFIX}.new")):
+def sweep(folder: Path, older_than: float = STALE, at_most: int = DEAD) -> None:
+    """Removes journals of processes that died: the old ones, those with nothing in them, and others beyond the newest.
+
+    A server that forks a child for each job has as many; and each of them is asked at the end of every step.
+    """
+    for path in folder.glob(f".*{SUFFIX}.new"):
         with suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                if time.time() - os.fstat(handle).st_mtime > older_than:
-                    path.unlink()
-            finally:
-                os.close(handle)
+            # Its age first: to ask for the lock of one that is just being made would be in its maker's way.
+            if time.time() - path.lstat().st_mtime > older_than and _written_by_the_dead(path) is not None:
+                path.unlink()
+    dead: list[tuple[float, Path]] = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        with suppress(OSError):
+            written, born = _written_by_the_dead(path), path.lstat().st_mtime
+            if written == 0 or (written is not None and time.time() - born > older_than):
+                path.unlink()
+            elif written is not None:
+                dead.append((born, path))
+    for _, path in sorted(dead)[: max(0, len(dead) - at_most)]:
+        path.unlink(missing_ok=True)
+
+
+def _written_by_the_dead(path: Path) -> int | None:
+    """How many records a process wrote that is dead; None if it lives. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return int.from_bytes(os.pread(handle, 8, 8 * _COUNT), sys.byteorder)
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(handle)
