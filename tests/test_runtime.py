@@ -198,3 +198,34 @@ def test_who_is_instrumented_while_switched_off_is_in_use_as_well(first: Runtime
         configure(history=5)
     assert runtime.current() is first
     tritonprobe.uninstrument()
+
+
+def test_an_engine_is_said_to_be_ready_as_long_as_a_process_lives_that_said_so(tmp_path: Path) -> None:
+    """Of several servers of one engine the first leaves the sign, and may be the first to go."""
+    directory, another = tmp_path / "ledger", Runtime(Settings(dir=str(tmp_path / "ledger")))
+    sign = signs.tell_ready(directory, 1234)
+    made, follower = Runtime(Settings(dir=str(directory))), Runtime(Settings(dir=str(directory)))
+    assert not made.engine_ready()
+    follower.follow_ready()
+    assert made.ready_unix_ns == follower.ready_unix_ns == 1234
+    os.close(sign)
+    follower.follow_ready()  # which was told, and has nothing to say itself
+    assert signs.ready_at(directory) is None
+    made.follow_ready()
+    assert signs.ready_at(directory) == 1234
+    another.follow_ready()
+    assert another.ready_unix_ns == 1234
+
+
+def test_a_sign_that_cannot_be_left_now_is_left_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Runtime(Settings(dir=str(tmp_path / "ledger")))
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signs, "tell_ready", full)
+        assert made.engine_ready()
+    assert signs.ready_at(tmp_path / "ledger") is None
+    made.follow_ready()
+    assert signs.ready_at(tmp_path / "ledger") == made.ready_unix_ns

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,7 @@ class Runtime:
         self.off = False  # switched off by `tritonprobe off`: see `switch`
         self.shown = False  # somebody reads its numbers: it must stay
         self._awaits_ready = False
+        self._says_ready = False
         self._everything = False  # else only what was probed
         self._kinds: Kinds | None = None
         self._engines: Engines | None = None
@@ -291,16 +293,24 @@ class Runtime:
         self.follow_ready()
         first = self.ready_unix_ns is None
         self.ready()
-        if first and self.directory is not None and self.ready_unix_ns is not None:
-            signs.keep(signs.tell_ready(self.directory, self.ready_unix_ns))
+        self._says_ready = True
+        self.follow_ready()
         return first
 
     def follow_ready(self) -> None:
-        """Takes over that the engine is ready, if another process of the directory has said so."""
-        if self.ready_unix_ns is None and not self._awaits_ready and self.directory is not None:
-            at = signs.ready_at(self.directory)
-            if at is not None:
-                self.ready(at)
+        """Takes over that the engine is ready, if another process of the directory has said so.
+
+        Says so in its place once that process is gone, if this one has said it, too: others may yet start.
+        """
+        directory, ready_ns = self.directory, self.ready_unix_ns
+        if directory is None or not (self._says_ready if ready_ns is not None else not self._awaits_ready):
+            return
+        at = signs.ready_at(directory)
+        if ready_ns is None and at is not None:
+            self.ready(at)
+        elif ready_ns is not None and at is None:
+            with suppress(OSError):  # a full disk; at the next look there may be room
+                signs.keep(signs.tell_ready(directory, ready_ns))
 
     def startup(self) -> str:
         """What cold calls have cost so far in all processes of the directory, as one sentence."""

@@ -1,6 +1,7 @@
 """Signs: the few words that the processes of a ledger directory leave for each other. Knows files, nothing of numbers.
 
-``ready``             when the engine took traffic; stands as long as the process that wrote it lives
+``ready``             when the engine took traffic; stands as long as the process that wrote it lives, and another that
+                      says so writes it anew
 ``switch``            what was asked for last: that all processes stop watching, or watch again
 ``switched.LEDGER``   the answer to that of the process whose ledger file is called so
 
