@@ -31,6 +31,23 @@ input()
     assert signs.ready_at(tmp_path) is None
 
 
+def test_a_daemon_that_closes_every_descriptor_keeps_its_own_files(tmp_path: Path) -> None:
+    """At its end the sign's number is another file's, which has something to be written yet."""
+    code = f"""
+import os
+from pathlib import Path
+from tritonprobe.ledger import signs
+signs.keep(signs.tell_ready(Path({str(tmp_path)!r}), 1))
+os.closerange(3, 64)
+files = [open({str(tmp_path)!r} + f"/{{i}}.log", "w") for i in range(8)]
+for file in files:
+    file.write("its last words")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(tmp_path / f"{i}.log").read_text() for i in range(8)] == ["its last words"] * 8
+
+
 def test_a_sign_changes_the_directorys_time(tmp_path: Path) -> None:
     os.utime(tmp_path, ns=(1, 1))
     before = signs.changed(tmp_path)

@@ -29,6 +29,7 @@ from pathlib import Path
 from tritonprobe.ledger import directory as places
 from tritonprobe.ledger.derive import MemoryTier
 from tritonprobe.ledger.fold import DEAD_FILES, fold
+from tritonprobe.ledger.handle import Handle
 from tritonprobe.ledger.layout import (
     COUNT_AT,
     PAGE,
@@ -96,7 +97,7 @@ class FileLedger(MemoryLedger):
         self._exemplars: dict[tuple[str, Labels], memoryview[int]] = {}  # where a histogram's is written
         self._making = False
         self._late: list[tuple[Metric, Labels]] = []
-        self._handle: _Handle | None = None
+        self._handle: Handle | None = None
         self._everyone: DirectoryReader | None = None
         self._attach()
         super().__init__(budget)
@@ -175,7 +176,7 @@ class FileLedger(MemoryLedger):
         path = directory / f"{header.uuid.hex()}{SUFFIX}"
         newborn = path.with_name(f".{path.name}.new")
         try:
-            self._handle = _Handle(_born(newborn, pack_header(header), self._plan.size))
+            self._handle = Handle(_born(newborn, pack_header(header), self._plan.size))
             self._region.lay(self._handle.number)
             self._write_index(index)
             newborn.rename(path)  # only now: whoever reads it finds it whole, and its owner alive
@@ -264,28 +265,6 @@ class FileLedger(MemoryLedger):
         _, end, used = self._end
         room = (self._plan.size - self._plan.index_at) * share
         return end - self._plan.index_at + record <= room and used + slots <= self._plan.slots * share
-
-
-class _Handle:
-    """The descriptor of a ledger file. Knows its file again: a daemon may have closed it, and reused its number."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._file = self._now()
-
-    def close(self) -> None:
-        try:
-            if self._now() == self._file:
-                os.close(self.number)
-        except OSError:
-            pass  # closed by someone else
-        self.number = -1
-
-    __del__ = close
-
-    def _now(self) -> tuple[int, int]:
-        found = os.fstat(self.number)
-        return found.st_dev, found.st_ino
 
 
 def _reduce(directory: Path, above: int = DEAD_FILES, wait: float = 0.0) -> None:

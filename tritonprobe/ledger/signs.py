@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from tritonprobe.ledger.handle import Handle
 from tritonprobe.ledger.layout import SUFFIX
 
 State = Literal["on", "off"]
@@ -60,12 +61,7 @@ def tell_ready(directory: Path, unix_ns: int) -> int:
 
 def keep(handle: int) -> None:
     """Keeps a sign standing until this process exits, and not longer: its directory is then looked at for removal."""
-    atexit.register(_close, handle)
-
-
-def _close(handle: int) -> None:
-    with suppress(OSError):
-        os.close(handle)
+    atexit.register(Handle(handle).close)
 
 
 def ready_at(directory: Path) -> int | None:
