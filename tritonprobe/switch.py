@@ -75,8 +75,9 @@ class Switch:
         with self._lock:
             asked = signs.asked(self._directory)
             if asked is not None and asked != self._done:
-                self._done = asked
-                self._answer(asked, self._do(asked.state))
+                left = self._do(asked.state)
+                self._done = asked  # only now: a child forked in between does it itself
+                self._answer(asked, left)
         self._runtime.follow_ready()
 
     def after_fork(self) -> None:
