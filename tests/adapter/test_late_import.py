@@ -83,6 +83,36 @@ def test_looking_for_the_module_is_not_importing_it() -> None:
     assert seen == [(NAME, 1)]
 
 
+class AsksAllOthers:
+    """As some import hooks do: it finds nothing of its own, and asks whoever is there."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname != NAME:
+            return None
+        found = (each.find_spec(fullname, path, target) for each in sys.meta_path if each is not self)
+        return next((spec for spec in found if spec is not None), None)
+
+
+@pytest.mark.parametrize("place", [0, 1, None], ids=["before us", "behind us", "last"])
+def test_a_hook_that_asks_all_others_is_not_asked_for_ever(place: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, seen = waiting()
+    hook: Any = AsksAllOthers()
+    sys.meta_path.insert(len(sys.meta_path) if place is None else place, hook)
+    try:
+        importlib.import_module(NAME)
+    finally:
+        sys.meta_path.remove(hook)
+    assert seen == [(NAME, 1)]
+
+
+def test_two_may_wait_for_the_same_module() -> None:
+    _, first = waiting()
+    _, second = waiting()
+    module = importlib.import_module(NAME)
+    assert first == second == [(NAME, 1)]
+    assert "exec_module" not in vars(module.__loader__)
+
+
 def test_a_module_that_does_not_exist_is_missing_as_ever() -> None:
     late = LateImport("no_such_module_at_all", lambda module: pytest.fail(module.__name__))
     late.wait()

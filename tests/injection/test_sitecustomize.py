@@ -203,6 +203,32 @@ def test_twice_on_the_path_is_once(tmp_path: Path) -> None:
     assert str(SITE) not in done.stdout
 
 
+HOOK = """
+import sys
+class AsksAllOthers:
+    def find_spec(self, fullname, path, target=None):
+        if fullname != "triton": return None
+        found = (each.find_spec(fullname, path, target) for each in sys.meta_path if each is not self)
+        return next((spec for spec in found if spec is not None), None)
+"""
+OTEL = "from tritonprobe.export.otel.instrumentor import TritonProbeInstrumentor as Ours; Ours().instrument()\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [HOOK + "sys.meta_path.insert(0, AsksAllOthers())\n", HOOK + "sys.meta_path.append(AsksAllOthers())\n", OTEL],
+    ids=["a hook before us", "a hook behind us", "OpenTelemetry's instrumentor"],
+)
+def test_others_that_wait_for_triton_as_well_are_in_nobodys_way(before: str, tmp_path: Path) -> None:
+    code = before + (
+        "import sys, triton, tritonprobe\n"
+        "waiting = [f for f in sys.meta_path if getattr(f, '_name', '') == 'triton' or '_AwaitTriton' in repr(f)]\n"
+        "print(tritonprobe.runtime.current().adapter._on, waiting, 'exec_module' in vars(triton.__loader__))\n"
+    )
+    done = python(code, tmp_path, TRITONPROBE_DEVICE=COMPILE_ONLY)
+    assert (done.stdout, done.stderr) == ("True [] False\n", "")
+
+
 def test_threads_that_import_triton_at_once_get_it_instrumented(tmp_path: Path) -> None:
     code = (
         "import threading\n"

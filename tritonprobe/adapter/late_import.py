@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -23,6 +24,7 @@ class LateImport(MetaPathFinder):
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name = name
         self._then = then
+        self._asking: set[int] = set()  # threads in which those behind are asked at this moment
 
     def wait(self) -> None:
         sys.meta_path.insert(0, self)
@@ -42,15 +44,22 @@ class LateImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The other finders' answer; the loader of the module we wait for tells us when it is done."""
-        if fullname != self._name:
+        """What those behind us find; the loader of the module we wait for tells us when it is done."""
+        thread = threading.get_ident()
+        if fullname != self._name or thread in self._asking:  # one that we ask may ask all others itself, and so us
             return None
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
-            if spec is not None:
-                self._listen(spec)
-                return spec
+        behind = iter(list(sys.meta_path))
+        any(finder is self for finder in behind)  # those before us have been asked
+        self._asking.add(thread)
+        try:
+            for finder in behind:
+                find = getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+                if spec is not None:
+                    self._listen(spec)
+                    return spec
+        finally:
+            self._asking.discard(thread)
         return None
 
     def _listen(self, spec: ModuleSpec) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident  # what threading has it from, which costs more than all of this
 
 TYPE_CHECKING = False  # typing's costs more than all of this
 if TYPE_CHECKING:
@@ -25,22 +26,32 @@ _PACKAGE = os.path.dirname(_HERE)  # noqa: PTH120
 
 
 class _AwaitTriton:
-    """A finder that finds nothing of its own: it asks the others, and listens for the end of one import.
+    """A finder that finds nothing of its own: it asks those behind it, and listens for the end of one import.
 
     Whatever fails on our side, the import goes as it would have gone.
     """
 
+    def __init__(self) -> None:
+        self._asking: set[int] = set()  # threads in which those behind are asked at this moment
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "triton":
+        thread = get_ident()
+        if fullname != "triton" or thread in self._asking:  # one that we ask may ask all others itself, and so us
             return None
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
-            if spec is not None:
-                self._listen(spec.loader)
-                return spec
+        behind = iter(list(sys.meta_path))
+        any(finder is self for finder in behind)  # those before us have been asked
+        self._asking.add(thread)
+        try:
+            for finder in behind:
+                find = getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
+                if spec is not None:
+                    self._listen(spec.loader)
+                    return spec
+        finally:
+            self._asking.discard(thread)
         return None
 
     def _listen(self, loader: Loader | None) -> None:
