@@ -70,7 +70,7 @@ def tell(source: Source, top: int = TOP, pairs: int = PAIRS) -> Story:
         pairs=named,
         other_pairs=rest,
         ops=_ops(sums),
-        remedies=remedies(calls, top),
+        remedies=remedies(calls, top, ready is not None),
         measured=scope.measured(source.device),
         absent=scope.absent(source.device),
     )
