@@ -97,6 +97,33 @@ def test_a_cache_of_two_devices_has_to_be_chosen_from(cache: Path, tmp_path: Pat
     assert packed.manifest.environment.target == "cuda:100"
 
 
+@pytest.mark.parametrize(
+    ("kernels", "target", "says"),
+    [
+        (None, "cuda:80", "has no entries for cuda:80; it has some for cuda:90: nothing was packed"),
+        (("add",), "cuda:80", "has no entries that the census needs for cuda:80; it has some for cuda:90: nothing"),
+        (("sub",), "cuda:90", "has no entries that the census needs for cuda:90: nothing was packed"),
+        (("sub",), None, "has no entries that the census needs: nothing was packed"),
+    ],
+)
+def test_a_bundle_of_no_kernel_is_none(
+    cache: Path, tmp_path: Path, kernels: tuple[str, ...] | None, target: str | None, says: str
+) -> None:
+    """A tuning result is there each time: where it is for, it does not say."""
+    census = None if kernels is None else census_of(*kernels)
+    with pytest.raises(BundleError, match=f"^{cache}: {says}"):
+        pack(str(tmp_path / "b.tpb"), cache, census=census, target=target)
+    assert not (tmp_path / "b.tpb").exists()
+
+
+@pytest.mark.parametrize("target", [None, "cuda:90"])
+def test_an_empty_cache_makes_no_bundle(tmp_path: Path, target: str | None) -> None:
+    (tmp_path / "cache").mkdir()
+    with pytest.raises(BundleError, match="has no entries"):
+        pack(str(tmp_path / "b.tpb"), tmp_path / "cache", target=target)
+    assert not (tmp_path / "b.tpb").exists()
+
+
 def test_an_empty_folder_that_triton_left_is_filled(bundle: str, there: Path) -> None:
     (there / caches.folder_of(caches.hash_of("add"))).mkdir(parents=True)
     assert install(bundle, there).installed == 3

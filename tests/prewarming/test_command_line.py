@@ -157,6 +157,10 @@ def test_a_bundle_is_installed_for_the_settings_device(recorded: Path, tmp_path:
 
 def test_a_bundle_for_another_device_is_exit_code_2(recorded: Path, tmp_path: Path) -> None:
     bundle, there = tmp_path / "b.tpb", tmp_path / "there"
+    done = tritonprobe("bundle", "pack", "-o", bundle, "--target", "cuda:80", cache=tmp_path / "first")
+    assert (done.returncode, done.stdout, bundle.exists()) == (2, "", False)
+    assert done.stderr.endswith(" has no entries for cuda:80; it has some for cuda:90: nothing was packed\n")
+
     assert tritonprobe("bundle", "pack", "-o", bundle, cache=tmp_path / "first").returncode == 0
     done = tritonprobe("bundle", "install", bundle, "--target", "cuda:100", cache=there)
     assert (done.returncode, done.stdout) == (2, "")

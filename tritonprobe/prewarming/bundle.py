@@ -39,7 +39,7 @@ def pack(
 ) -> Packed:
     """Packs a cache folder, or what a census needs of it, into `place`.
 
-    With a `key` the bundle is signed, and holds the executable parts too. Raises BundleError.
+    With a `key` the bundle is signed, and holds the executable parts too. Raises BundleError, also if no entry is there.
     """
     if not cache.is_dir():
         raise BundleError(f"{cache}: is no folder; set TRITON_CACHE_DIR to Triton's cache")
@@ -54,11 +54,10 @@ def pack(
         if found is None or not _is_wanted(found, wanted, whole):
             continue
         device = made_for(path) if found.kind == "entries" else None
-        if target is not None and device not in (None, target):
-            continue
         targets |= {device} if device else set()
-        folders.append(found)
-    environment = environment_for(_one_target(targets, target, cache))
+        if target is None or device in (None, target):
+            folders.append(found)
+    environment = environment_for(_one_target(targets, target, cache, census is not None))
     text = None if census is None else census.text().encode()
     manifest = Manifest(
         environment,
@@ -85,13 +84,16 @@ def _is_wanted(found: Folder, wanted: Collection[str | None] | None, whole: Coll
     return wanted is None or found.kind != "entries" or found.name in wanted or found.kernel in whole
 
 
-def _one_target(found: set[str], wanted: str | None, cache: Path) -> str:
-    if wanted is not None:
-        return wanted
-    if len(found) != 1:
-        what = f"entries for {', '.join(sorted(found))}; choose one" if found else "no entries; name a device"
-        raise BundleError(f"{cache}: has {what} with --target")
-    return next(iter(found))
+def _one_target(found: set[str], wanted: str | None, cache: Path, by_census: bool) -> str:
+    there = ", ".join(sorted(found))
+    if not found or wanted not in (None, *found):
+        asked = " that the census needs" if by_census else ""
+        rest = f"; it has some for {there}" if found else ""
+        where = "" if wanted is None else f" for {wanted}"
+        raise BundleError(f"{cache}: has no entries{asked}{where}{rest}: nothing was packed")
+    if wanted is None and len(found) > 1:
+        raise BundleError(f"{cache}: has entries for {there}; choose one with --target")
+    return wanted or next(iter(found))
 
 
 def _contents(manifest: Manifest, cache: Path, census: bytes | None) -> Iterator[tuple[str, bytes]]:
