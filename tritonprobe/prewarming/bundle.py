@@ -39,7 +39,7 @@ def pack(
 ) -> Packed:
     """Packs a cache folder, or what a census needs of it, into `place`.
 
-    With a `key` the bundle is signed, and holds the executable parts too. Raises BundleError, also if no entry is there.
+    With a `key` the bundle is signed, and holds the executable parts too. Raises BundleError, also if it has no entry.
     """
     if not cache.is_dir():
         raise BundleError(f"{cache}: is no folder; set TRITON_CACHE_DIR to Triton's cache")
