@@ -54,6 +54,8 @@ log = logging.getLogger("tritonprobe")
 
 SIZE = 2 << 20
 """Bytes of a file for 10,000 series; larger budgets take as much more."""
+ROOM = 8
+"""So many times smaller than a file is the room that must be left beside it: else the dead could not be folded."""
 FOLD_SECONDS = 1.0
 """How long a start waits for another one that makes room where there is none."""
 
@@ -280,6 +282,9 @@ def _born(path: Path, header: bytes, size: int) -> int:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.posix_fallocate(handle, 0, size)
+        left = os.fstatvfs(handle)
+        if 0 < left.f_blocks and left.f_bavail * left.f_frsize < size // ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.pwrite(handle, header, 0)
     except BaseException:
         os.close(handle)
