@@ -283,7 +283,7 @@ def _born(path: Path, header: bytes, size: int) -> int:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.posix_fallocate(handle, 0, size)
         left = os.fstatvfs(handle)
-        if 0 < left.f_blocks and left.f_bavail * left.f_frsize < size // ROOM:
+        if left.f_blocks > 0 and left.f_bavail * left.f_frsize < size // ROOM:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.pwrite(handle, header, 0)
     except BaseException:
