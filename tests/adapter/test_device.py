@@ -1,4 +1,4 @@
-"""The compile-only device at the end of a process that never left its block."""
+"""The compile-only device: who chooses it, and at the end of a process that never left its block."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+from tritonprobe.runtime import Runtime
+from tritonprobe.settings import Settings
+from tritonprobe.testing import compile_only
 
 PROGRAM = """
 import torch, triton
@@ -20,6 +24,17 @@ def kernel(x, BLOCK: tl.constexpr):
 
 kernel[(1,)](torch.empty(16), BLOCK=16)
 """
+
+
+def test_who_chose_a_device_in_code_means_it_whatever_the_setting_says() -> None:
+    made = Runtime(Settings(device="compile-only:cuda:90"))
+    with compile_only("cuda:80"):
+        made.watch()
+        try:
+            assert made.device == "compile-only:cuda:80"
+        finally:
+            made.unwatch()
+        assert made.device == "compile-only:cuda:80"
 
 
 def test_an_interpreter_that_ends_inside_the_block_complains_of_nothing(tmp_path: Path) -> None:

@@ -155,6 +155,21 @@ def test_a_bundle_is_installed_for_the_settings_device(recorded: Path, tmp_path:
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize(("target", "arch"), [("cuda:90", 90), ("cuda:80", None)])
+def test_a_target_is_what_is_compiled_for_whatever_the_setting_says(
+    recorded: Path, tmp_path: Path, target: str, arch: int | None
+) -> None:
+    words = ("prewarm", recorded, "--target", target, "--allow", "tests")
+    setting = "compile-only:cuda:90" if arch is None else "compile-only:cuda:80"
+    done = tritonprobe(*words, cache=tmp_path / "build", TRITONPROBE_DEVICE=setting)
+    made = [json.loads(path.read_text())["target"]["arch"] for path in tmp_path.glob("build/*/add_kernel.json")]
+    if arch is None:
+        assert (done.returncode, made) == (1, []), done.stdout
+        assert f"made for cuda:90, this is {target}" in done.stdout
+    else:
+        assert (done.returncode, made) == (0, [arch, arch]), done.stdout
+
+
 def test_a_bundle_for_another_device_is_exit_code_2(recorded: Path, tmp_path: Path) -> None:
     bundle, there = tmp_path / "b.tpb", tmp_path / "there"
     done = tritonprobe("bundle", "pack", "-o", bundle, "--target", "cuda:80", cache=tmp_path / "first")
