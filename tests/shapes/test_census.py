@@ -61,7 +61,26 @@ def test_launches_of_a_bucket_are_shared_by_the_variants_in_it() -> None:
         entries=[entry(hash="aa", buckets=("n<=64",)), entry(hash="bb", buckets=("n<=64", "n<=128"))],
         launches={("m.add", "n<=64"): 10, ("m.add", "n<=128"): 1},
     )
-    assert sorted(census.weights().values()) == [5.0, 6.0]
+    assert sorted(census.weights(census.entries.values()).values()) == [5.0, 6.0]
+
+
+def test_launches_that_met_only_variants_known_before_are_shared_by_all_of_their_kernel() -> None:
+    """The first variant was met at 256 and served 512 as well: nobody was new there, and the launch is not lost."""
+    census = Census.of(
+        entries=[entry(hash="aa", buckets=("n<=256",)), entry(hash="bb", buckets=("n<=128",))],
+        launches={("m.add", "n<=256"): 2, ("m.add", "n<=512"): 1, ("m.add", "n<=128"): 3},
+    )
+    assert sorted(census.weights(census.entries.values()).values()) == [2.5, 3.5]
+
+
+@given(censuses)
+def test_no_launch_of_a_kernel_that_has_an_entry_is_lost(census: Census) -> None:
+    entries = census.entries.values()
+    weights = census.weights(entries)
+    assert weights.keys() == census.entries.keys()
+    for kernel in {e.kernel for e in entries}:
+        stands_for = sum(weights[e.identity] for e in entries if e.kernel == kernel)
+        assert stands_for == pytest.approx(sum(n for (name, _), n in census.launches.items() if name == kernel))
 
 
 def test_a_diff_names_what_came_and_went() -> None:
@@ -94,7 +113,7 @@ def test_any_value_in_any_place_is_taken_or_refused(data: st.DataObject) -> None
     both = merge(found, whole, found)
     assert Census.parse(both.text()) == both
     diff(found, whole)
-    found.weights()
+    found.weights(found.entries.values())
     plan = make_plan(found, cover=0.9, budget_ns=10**9)
     assert len(plan.tasks) + len(plan.left_out) + len(plan.unneeded) == len(found.entries)
 

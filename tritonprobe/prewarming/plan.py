@@ -60,7 +60,7 @@ def make_plan(
     wanted, unneeded = needed(census)
     usual = _usual_ns(wanted)
     most = max((_met(entry) for entry in wanted), default=1)
-    weights = census.weights()
+    weights = census.weights(wanted)
     tasks = [_task(entry, usual, most, on_disk(entry)) for entry in wanted]
     # Between equals, what more launches stand for; then by name, so that every pod has one order.
     tasks.sort(key=lambda task: (-task.rate, -weights[task.entry.identity], task.entry.identity))

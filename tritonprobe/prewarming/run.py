@@ -142,15 +142,14 @@ def _deadline(begin: float, *seconds: float | None) -> float | None:
 
 def coverage(census: Census, plan: Plan, replay: Replay, there: Collection[tuple[str, ...]]) -> float | None:
     """The share of the launches on this target that `there` stands for; None if the census has none for it."""
-    weights = census.weights()
     unneeded = {entry.identity for entry in plan.unneeded}
     mine = [e for k, e in census.entries.items() if k not in unneeded and replay.of_this_target(e)]
     if not mine:
         return None
-    if not any(weights[e.identity] for e in mine):
+    weights = census.weights(mine)
+    if not any(weights.values()):
         weights = dict.fromkeys(weights, 1.0)
-    whole = sum(weights[e.identity] for e in mine)
-    return sum(weights[e.identity] for e in mine if e.identity in there) / whole
+    return sum(weights[e.identity] for e in mine if e.identity in there) / sum(weights.values())
 
 
 class _Run:

@@ -9,7 +9,7 @@ file's format, docs/census.md its description.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -184,16 +184,29 @@ class Census:
         """A copy that has no entry which `unwanted` names."""
         return replace(self, entries={k: e for k, e in self.entries.items() if not unwanted(e)})
 
-    def weights(self) -> dict[tuple[str, ...], float]:
-        """The launches that each entry stands for: those of its kernel's buckets, shared with who is in them, too."""
-        sharers: dict[tuple[str, str], int] = {}
-        for entry in self.entries.values():
+    def weights(self, among: Collection[Entry]) -> dict[tuple[str, ...], float]:
+        """How many launches each of these entries stands for: in all, every recorded launch of their kernels.
+
+        Launches are not counted by variant, and one that served a bucket need not be new in it. So a bucket's are
+        shared equally by the entries that were met first in it and, where none was, by all of its kernel.
+        """
+        found = {entry.identity: 0.0 for entry in among}
+        met: dict[tuple[str, str], list[Entry]] = {}
+        of_kernel: dict[str, list[Entry]] = {}
+        for entry in among:
+            of_kernel.setdefault(entry.kernel, []).append(entry)
             for bucket in entry.buckets:
-                sharers[entry.kernel, bucket] = sharers.get((entry.kernel, bucket), 0) + 1
-        return {
-            identity: sum(self.launches.get((e.kernel, b), 0) / sharers[e.kernel, b] for b in e.buckets)
-            for identity, e in self.entries.items()
-        }
+                met.setdefault((entry.kernel, bucket), []).append(entry)
+        met_nowhere: dict[str, int] = {}
+        for (kernel, bucket), n in self.launches.items():
+            if (kernel, bucket) not in met:
+                met_nowhere[kernel] = met_nowhere.get(kernel, 0) + n
+        shares = [(self.launches.get(place, 0), entries) for place, entries in met.items()]
+        shares += [(met_nowhere.get(kernel, 0), entries) for kernel, entries in of_kernel.items()]
+        for n, entries in shares:
+            for entry in entries:
+                found[entry.identity] += n / len(entries)
+        return found
 
 
 def merge(*censuses: Census) -> Census:
