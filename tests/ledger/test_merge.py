@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 from tests.export.conftest import Probed, prometheus_server
 from tests.ledger.scrape import SMALL, counters, dies, everything, histogram, program, values
 from tritonprobe.export.http import serve
-from tritonprobe.ledger import DirectoryReader, FileLedger, Ledger, schema
+from tritonprobe.ledger import DirectoryReader, FileLedger, Ledger, open_ledger, schema
 from tritonprobe.ledger.layout import BASE_NAME
+from tritonprobe.model import OTHER
 
 __all__ = ["prometheus_server"]  # a fixture of another room
 
@@ -100,6 +102,37 @@ def test_one_budget_holds_for_all_processes(tmp_path: Path) -> None:
     assert values(reader, schema.VARIANTS) == {}
     assert values(reader, schema.LAUNCHES) == found
     assert values(reader, schema.SERIES_DROPPED) == drops
+
+
+def test_a_reader_shows_as_many_series_as_a_process_there_may_have(tmp_path: Path) -> None:
+    series = 12_000
+    reader = DirectoryReader(tmp_path)
+    with closing(open_ledger(str(tmp_path), 25_000)) as ledger:
+        for i in range(series):
+            ledger.add(schema.LAUNCHES, (f"kernel_{i}", "all"))
+        assert len(values(reader, schema.LAUNCHES)) == series
+        assert values(reader, schema.SERIES_DROPPED) == {}
+        for i in range(series, 50_000):
+            ledger.add(schema.LAUNCHES, (f"kernel_{i}", "all"))
+        shown = values(reader, schema.LAUNCHES)
+    assert len(shown) <= 30_000  # bounded all the same
+    assert sum(shown.values()) == 50_000
+
+
+@pytest.mark.parametrize(("budget", "grows"), [(100, False), (1000, True)])
+def test_what_was_turned_away_stays_so_when_the_budget_grows(budget: int, grows: bool, tmp_path: Path) -> None:
+    """Of more than 100 it is not remembered who they were."""
+    reader = DirectoryReader(tmp_path, budget)
+    with closing(FileLedger(tmp_path, size=1 << 18)) as ledger:
+        for i in range(1100):
+            ledger.add(schema.LAUNCHES, (f"kernel_{i}", "all"))
+        before = values(reader, schema.LAUNCHES)
+        assert before[OTHER, OTHER] >= 100
+        with closing(open_ledger(str(tmp_path), 10_000)) as larger:
+            larger.add(schema.LAUNCHES, ("kernel_new", "all"), 5)
+            after = values(reader, schema.LAUNCHES)
+    came = ("kernel_new", "all") if grows else (OTHER, OTHER)
+    assert after == {**before, came: before.get(came, 0) + 5}
 
 
 def test_a_compile_is_never_taken_for_a_hit_whenever_one_looks(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from tritonprobe.cli import main
@@ -11,11 +12,12 @@ from tritonprobe.ledger import schema
 from tritonprobe.proving import scrape
 
 
-def test_a_scrape_is_whole_and_counted() -> None:
-    found = scrape.measure(series=1000, repeat=3, seed=0)
+@pytest.mark.parametrize("series", [1000, 20_000])
+def test_a_scrape_is_whole_and_counted(series: int) -> None:
+    found = scrape.measure(series=series, repeat=3, seed=0)
 
     born = sum(m.cost * len(m.created) for m in schema.METRICS)
-    kernels = 1000 // (3 * scrape.BUCKETS + 1)
+    kernels = series // (3 * scrape.BUCKETS + 1)
     # For each bucket: launches, lookups that compiled, and the memory tier that follows from them.
     assert found.lines == born + kernels * (3 * scrape.BUCKETS + 1)
     assert len(found.seconds) == 3

@@ -33,6 +33,7 @@ from tritonprobe.ledger.handle import Handle
 from tritonprobe.ledger.layout import (
     COUNT_AT,
     PAGE,
+    SIZE,
     SUFFIX,
     FormatError,
     Header,
@@ -52,8 +53,6 @@ from tritonprobe.ledger.store import Labels, Readable, Slots, Traced
 
 log = logging.getLogger("tritonprobe")
 
-SIZE = 2 << 20
-"""Bytes of a file for 10,000 series; larger budgets take as much more."""
 ROOM = 8
 """So many times smaller than a file is the room that must be left beside it: else the dead could not be folded."""
 FOLD_SECONDS = 1.0
@@ -66,7 +65,7 @@ def open_ledger(named: str | None = None, budget: int = 10_000) -> FileLedger:
     A fresh directory goes into this process's environment, so that the programs it starts count there as well, and is
     removed at exit unless they still do.
     """
-    size = SIZE * math.ceil(budget / 10_000)
+    size = Plan.within(budget).size
     try:
         directory = places.choose(named or os.environ.get(places.VARIABLE))
     except (places.DirectoryError, OSError) as error:

@@ -31,6 +31,9 @@ from tritonprobe.ledger.store import Exemplar, Labels, Traced
 MAGIC = b"TPLEDGER"
 BASE_MAGIC = b"TPLBASE\0"
 FORMAT = 2  # 1 had no exemplars
+SIZE = 2 << 20
+SERIES = 10_000
+"""What `SIZE` bytes are for; larger budgets of series take as much more."""
 PAGE = 4096
 COUNT_AT = 128
 SUFFIX = ".tpl"
@@ -56,6 +59,16 @@ class Plan:
     """Where the parts of a file of `size` bytes lie: one slot for each 64 bytes, the rest for the index."""
 
     size: int
+
+    @classmethod
+    def within(cls, budget: int) -> Plan:
+        """That of a file for so many series."""
+        return cls(SIZE * -(-budget // SERIES))
+
+    @property
+    def budget(self) -> int:
+        """The most series that a file of this size is made for."""
+        return self.size // SIZE * SERIES
 
     @property
     def slots(self) -> int:

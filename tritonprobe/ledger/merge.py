@@ -35,7 +35,7 @@ _GAUGES: dict[Merge, Rule] = {"sum": fsum, "max": max, "min": min}
 
 
 class DirectoryReader:
-    """Reads the ledger files of `path`, within one budget of series for all.
+    """Reads the ledger files of `path`, within one budget of series for all: at least what a file there is made for.
 
     ``problems`` says what the last reading left out, and why, by file name.
     """
@@ -63,6 +63,7 @@ class DirectoryReader:
             problems["."] = _sentence(error)
             self._totals.end_gauges()
         self._report(problems)
+        self._shown.allow(max((file.budget for file in self._files.values()), default=0))
         if sum(file.foldable for file in self._files.values()) > DEAD_FILES:
             try:
                 fold(self.path)
@@ -128,6 +129,14 @@ class _Shown(MemoryLedger):
         self._drops: Counter[str] = Counter()
         self._processes = 0
         super().__init__(budget)
+
+    def allow(self, budget: int) -> None:
+        """A process may have so many series. It never shrinks: what was shown under its own name stays there.
+
+        Nor does it grow once there is no memory of whom it turned away: they would leave `other`, which would fall.
+        """
+        if len(self._turned_away) < self._budget:
+            self._budget = max(self._budget, budget)
 
     def families(self, read: Callable[[], Totals | None]) -> list[Family]:
         with self._lock:

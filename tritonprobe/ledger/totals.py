@@ -86,6 +86,11 @@ class FileSource:
         self._histograms: list[Series] = []
 
     @property
+    def budget(self) -> int:
+        """How many series its process may have."""
+        return 0 if self._file.header is None else self._file.header.plan.budget
+
+    @property
     def foldable(self) -> bool:
         return not self.alive and self.problem is None
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonprobe.ledger import FileLedger
+from tritonprobe.ledger import FileLedger, open_ledger
 from tritonprobe.ledger.schema import COLD_SECONDS, LAUNCHES, LOOKUPS
 from tritonprobe.proving.intervals import Interval, interval
 from tritonprobe.proving.processes import MeasuringError
@@ -45,7 +45,7 @@ class Scrape:
 def measure(series: int, repeat: int, seed: int) -> Scrape:
     """Asks `repeat` times for about `series` series. Raises MeasuringError if the exporter does not come up."""
     with tempfile.TemporaryDirectory(prefix="tritonprobe-scrape-") as folder:
-        ledger = FileLedger(Path(folder), budget=series * 2)
+        ledger = open_ledger(folder, budget=series * 2)
         try:
             _fill(ledger, series)
             with _exporter(Path(folder)) as url:
