@@ -137,7 +137,8 @@ class Adapter:
                 self._inductor.remove()
                 self._patches.undo()
                 raise
-            if self._arch is not None and self._restore_device is None:
+            # Whoever chose a compile-only device in code, or by --target, means it, whatever the setting says.
+            if self._arch is not None and self._restore_device is None and not device.is_compile_only():
                 self._restore_device = device.activate(self._arch)
             self._on = self._ever = True
             self.host_time.start()
