@@ -359,3 +359,18 @@ def test_a_folder_that_is_removed_harms_nobody(tmp_path):
     request.finish()
     assert process.finished[0].before.in_batch_ns >= 1_000_000
     assert process.errors == []
+
+
+def test_an_engine_that_another_thread_has_just_left_is_in_nobodys_way(tmp_path: Path):
+    """At the program's end, while a thread of it still serves: the cold call that it is in would raise into it."""
+    server, worker = Process(tmp_path), Process(tmp_path)
+    worker.end_stall(worker.begin_stall())
+    engine = server.requests._engine
+    assert engine is not None
+    engine.leave()  # after a thread has looked for it, and before that uses it
+    request, elsewhere = server.requests.request("r"), server.requests.request("e", record=False)
+    with server.requests.step([request, elsewhere, "held elsewhere"], id=1):
+        server.end_stall(server.begin_stall())
+    elsewhere.finish()
+    request.finish()
+    assert (server.errors, [cost.id for cost in server.finished]) == ([], ["r"])

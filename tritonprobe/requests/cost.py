@@ -29,8 +29,9 @@ def cost_of(owner: Requests, request: LiveRequest, end: int, error: BaseExceptio
         took += owner._batches.metered(request)
     before, after = exposure((start, end), request._first_ns, own, stall, owner.calls_since(start))
     fallback = request._fallback_ns
-    if first_step is not None and not request.record and owner._engine is not None:
-        owner._engine.executed(request, first_step, took, fallback)
+    engine = owner._engine
+    if first_step is not None and not request.record and engine is not None:
+        engine.executed(request, first_step, took, fallback)
     if first_step is None and request._elsewhere is not None:
         first_step, took, fallback = request._elsewhere
     name = type(error).__name__ if isinstance(error, BaseException) else error

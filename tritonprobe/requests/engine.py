@@ -17,7 +17,10 @@ from tritonprobe.requests.request import LiveRequest
 
 
 class Engine:
-    """One process's part in an engine. Raises OSError where there can be no journal."""
+    """One process's part in an engine. Raises OSError where there can be no journal.
+
+    Other threads may be about to use one that was just left: then it does nothing.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
@@ -28,6 +31,7 @@ class Engine:
         self._peers = Peers(folder, number, self._writer.path)
         self.is_quiet = self._peers.are_quiet
         self._lock = threading.RLock()  # reentrant: a signal's handler may run inside
+        self._left = False
         self._held: weakref.WeakValueDictionary[int, LiveRequest] = weakref.WeakValueDictionary()
 
     def holds(self, request: LiveRequest) -> None:
@@ -50,16 +54,15 @@ class Engine:
 
     def show_open(self, oldest: tuple[int, object] | None) -> None:
         """The oldest cold call in progress of a serving thread, and the id of its step."""
+        start, step = (None, None) if oldest is None else oldest
         with self._lock:
-            if oldest is None:
-                self._writer.show_open(None, 0)
-            else:
-                self._writer.show_open(oldest[0], tag_of(oldest[1]))
+            if not self._left:
+                self._writer.show_open(start, tag_of(step))
 
     def hear(self, stalled: Callable[[int, int, int], None]) -> None:
         """Takes in what the peers wrote: `stalled(start, end, tag)` for each stall, the rest into held requests."""
         with self._lock:
-            for record in self._peers.news():
+            for record in () if self._left else self._peers.news():
                 if record.kind is Kind.STALL:
                     stalled(record.start, record.end, record.tag)
                     continue
@@ -74,7 +77,7 @@ class Engine:
     def open_stalls(self) -> list[tuple[int, int]]:
         """(start, tag) of the cold calls that peers are in."""
         with self._lock:
-            return self._peers.open_stalls()
+            return [] if self._left else self._peers.open_stalls()
 
     def lost(self) -> int:
         """Records of peers that were overwritten before this process read them."""
@@ -82,6 +85,7 @@ class Engine:
 
     def leave(self) -> None:
         with self._lock:
+            self._left = True
             self._peers.close()
             self._writer.close()
 
@@ -92,7 +96,8 @@ class Engine:
 
     def _write(self, record: Record) -> None:
         with self._lock:
-            self._writer.write(record)
+            if not self._left:
+                self._writer.write(record)
 
 
 def tag_of(step: object) -> int:

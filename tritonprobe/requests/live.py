@@ -112,8 +112,9 @@ class Requests:
             )
             if trace is not None:
                 self._traced[key] = (start, trace)
-            if self._engine is not None and record:
-                self._engine.holds(request)
+            engine = self._engine  # once: another thread may leave it
+            if engine is not None and record:
+                engine.holds(request)
             return request
         except BaseException:  # an interrupt: nobody will finish it
             self._gone(key)
@@ -125,7 +126,7 @@ class Requests:
         Returns whether it now is, and was not before. Where it cannot be, that is counted and said once, and each
         process charges its own stalls.
         """
-        if self._engine is not None and self._engine.name == engine:
+        if self.engine == engine:
             return False
         self.leave()
         try:
@@ -137,7 +138,8 @@ class Requests:
     @property
     def engine(self) -> str | None:
         """The name of the engine that this process has joined."""
-        return None if self._engine is None else self._engine.name
+        engine = self._engine
+        return None if engine is None else engine.name
 
     def leave(self) -> None:
         """Shares no more stalls."""
@@ -208,15 +210,17 @@ class Requests:
             self._stalls.add(start_ns, end_ns, thread, oldest, tag_of(step))
             if phases and self.is_serving(thread):
                 self._calls.append((start_ns, end_ns, phases))
-        if self._engine is not None and self.is_serving(thread):
-            self._engine.stalled(start_ns, end_ns, step)
+        engine = self._engine
+        if engine is not None and self.is_serving(thread):
+            engine.stalled(start_ns, end_ns, step)
 
     def show_open(self) -> None:
         """Cold calls began or ended: peers are told of the oldest in progress."""
-        if self._engine is not None:
+        engine = self._engine
+        if engine is not None:
             own = [(start, thread) for start, thread in self._own_open() if self.is_serving(thread)]
             oldest = min(own, default=None)
-            self._engine.show_open(None if oldest is None else (oldest[0], self._step_of(oldest[1])))
+            engine.show_open(None if oldest is None else (oldest[0], self._step_of(oldest[1])))
 
     def fallback(self, op: str, bucket: str, reason: FallbackReason) -> Fallback:
         """A block around an op's fallback: its time is a part of the step that this thread is in, if any."""
@@ -274,8 +278,9 @@ class Requests:
     def _open(self) -> list[tuple[int, int]]:
         """Cold calls in progress, here and in peers. What these end meanwhile is taken in after: see `OpenStalls`."""
         found = list(self._own_open())
-        if self._engine is not None:
-            found += [(start, COUNTED) for start, _ in self._engine.open_stalls()]
+        engine = self._engine
+        if engine is not None:
+            found += [(start, COUNTED) for start, _ in engine.open_stalls()]
             self._hear()
         return found
 
@@ -285,12 +290,14 @@ class Requests:
             stalls = self._stalls
             if (stalls._finished and stalls.ended_after(start)) or self._own_open():
                 return False
-            return self._engine is None or self._engine.is_quiet(end)
+            engine = self._engine
+            return engine is None or engine.is_quiet(end)
         except Exception:
             return False  # whoever looks closer says what is wrong
 
     def _hear(self) -> None:
-        if self._engine is None:
+        engine = self._engine
+        if engine is None:
             return
 
         def stalled(start: int, end: int, tag: int) -> None:
@@ -299,7 +306,7 @@ class Requests:
                 self._stalls.add(start, end, COUNTED, oldest, tag)
 
         try:
-            self._engine.hear(stalled)
+            engine.hear(stalled)
         except Exception as error:
             self._misuse("engine", f"the stalls of other processes are missing: {type(error).__name__}: {error}")
 

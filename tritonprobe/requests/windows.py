@@ -35,10 +35,11 @@ def own_part(owner: Requests, step: Step, window: Interval) -> Sequence[Interval
             foreign = union((start, end) for start, end, tag in stalls if tag not in (0, mine))
             own = union((start, end) for start, end, tag in stalls if tag in (0, mine))
             windows = difference(windows, difference(foreign, own))
-        if owner._engine is not None:
+        engine = owner._engine
+        if engine is not None:
             elsewhere = [*step.others, *(request.id for request in step.requests if not request.record)]
             stalled = union((start, end) for start, end, _ in stalls)
-            owner._engine.was_in(elsewhere, intersection(windows, stalled))
+            engine.was_in(elsewhere, intersection(windows, stalled))
         return windows
     except Exception as error:
         owner._misuse("step", f"a step's stalls are not told apart: {type(error).__name__}: {error}")
@@ -49,8 +50,9 @@ def _tagged_open(owner: Requests, now: int) -> list[tuple[int, int, int]]:
     found = [
         (start, now, tag_of(owner._step_of(thread))) for start, thread in owner._own_open() if owner.is_serving(thread)
     ]
-    if owner._engine is not None:
-        found += [(start, now, tag) for start, tag in owner._engine.open_stalls()]
+    engine = owner._engine
+    if engine is not None:
+        found += [(start, now, tag) for start, tag in engine.open_stalls()]
     return found
 
 
