@@ -168,6 +168,20 @@ def test_a_fault_while_we_tell_of_a_cold_call_is_not_the_programs(monkeypatch: p
     assert [sample.labels for family in errors for sample in family.samples] == [("calls",)]
 
 
+def test_a_cold_call_whose_end_cannot_be_shown_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Runtime(Settings())
+
+    def show_open() -> None:
+        raise OSError("the journal is gone")
+
+    monkeypatch.setattr(made.live, "show_open", show_open)
+    with made.outside("planted", "planted"):
+        pass
+    assert len(made.cold_calls) == 1
+    errors = [f for f in made.ledger.collect() if f.metric.name == "errors_total"]
+    assert [sample.labels for family in errors for sample in family.samples] == [("calls",)]
+
+
 @pytest.mark.parametrize(
     "use",
     [

@@ -86,7 +86,10 @@ class ColdCalls:
             owner.fault("calls")
         finally:
             self._open.pop(thread, None)
-            self.show_oldest()
+            try:
+                self.show_oldest()
+            except Exception:
+                owner.fault("calls")
         try:
             if cold.after_ready and not cold.background:
                 self._incidents.happened(cold)
