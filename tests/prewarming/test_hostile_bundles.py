@@ -110,10 +110,38 @@ def test_bad_bundles_are_named_and_change_nothing(
 def test_truncated_bundles_are_named_and_change_nothing(bundle: str, tmp_path: Path, there: Path) -> None:
     whole = Path(bundle).read_bytes()
     cut = tmp_path / "cut.tpb"
-    for size in range(0, len(whole) - 1, 97):
+    for size in [*range(0, len(whole) - 16, 97), *range(len(whole) - 16, len(whole))]:
         cut.write_bytes(whole[:size])
         with pytest.raises(BundleError):
             install(str(cut), there)
+    assert not there.exists()
+
+
+def test_what_follows_a_bundle_is_no_part_of_it(bundle: str, tmp_path: Path, there: Path) -> None:
+    whole, longer = Path(bundle).read_bytes(), tmp_path / "longer.tpb"
+    packed = archive.zstandard().ZstdCompressor().compress
+    for behind in (
+        b"x",
+        bytes(100),
+        whole,
+        packed(b"x"),
+        packed(b"a" * tarfile.RECORDSIZE),
+        packed(bytes(tarfile.RECORDSIZE)),
+    ):
+        longer.write_bytes(whole + behind)
+        with pytest.raises(BundleError, match=r"something follows|a damaged one"):
+            install(str(longer), there)
+    assert not there.exists()
+
+
+def test_what_hides_behind_the_last_member_is_found(bundle: str, tmp_path: Path, there: Path) -> None:
+    with Path(bundle).open("rb") as file, archive.zstandard().ZstdDecompressor().stream_reader(file) as raw:
+        plain = bytearray(raw.read())
+    plain[-1] = 1
+    hiding = tmp_path / "hiding.tpb"
+    hiding.write_bytes(archive.zstandard().ZstdCompressor().compress(plain))
+    with pytest.raises(BundleError, match="something follows the bundle's last member"):
+        install(str(hiding), there)
     assert not there.exists()
 
 

@@ -89,6 +89,8 @@ class Reader:
         last = self._next(_HEADERS) if self._read_on else self._waiting
         if last is not None:
             raise BundleError(f"member {last.name[:80]!r} is not in the manifest")
+        with _named():
+            self._stream.end(self._tar.offset)
 
     def _checked(self, member: tarfile.TarInfo, name: str, file: File) -> Iterator[bytes]:
         digest = hashlib.sha256()
@@ -153,6 +155,8 @@ class _Bounded:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._left = 0
+        self._at = 0
+        self._last = b""  # what was read last, up to there
 
     def allow(self, size: int) -> None:
         self._left = size + 2 * tarfile.RECORDSIZE  # tar reads whole records
@@ -162,4 +166,19 @@ class _Bounded:
             raise BundleError("a member's header is larger than any that a bundle has")
         data: bytes = self._stream.read(size)
         self._left -= len(data)
+        self._at += len(data)
+        self._last = data
         return data
+
+    def end(self, offset: int) -> None:
+        """After the last member, at `offset`, come two empty blocks and what makes a record whole; nothing else may."""
+        rest = self._last[len(self._last) - (self._at - offset) :]
+        while len(rest) <= 2 * tarfile.RECORDSIZE and (more := self._stream.read(tarfile.RECORDSIZE)):
+            rest += more
+        records = -(-(offset + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE)
+        if offset + len(rest) != records * tarfile.RECORDSIZE:
+            raise BundleError(
+                "the bundle does not end where its last member does: it is truncated, or something follows"
+            )
+        if any(rest):
+            raise BundleError("something follows the bundle's last member")
