@@ -68,7 +68,7 @@ LABELS = {
     "kind": "of what a client sent: `traceparent`",
     "metric": "the family whose series were turned away",
     "part": "the part of tritonprobe that failed; three blame callers: `requests` (`request()` or `step()` misused), "
-    "`supports` and `bucket` (what `@op` was given raised)",
+    "`supports` and `bucket` (what `@op` was given raised, or returned what it may not)",
     "version": "of tritonprobe",
     "triton": "the version of Triton",
     "device": "where launches go",

@@ -124,9 +124,12 @@ def test_an_op_keeps_its_name_and_its_docstring() -> None:
 )
 def test_supports_sends_a_call_to_the_fallback_with_its_reason(
     runtime: Runtime,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
     verdict: Any,
     reason: str,
 ) -> None:
+    faults: list[str] = []
+    monkeypatch.setattr(runtime, "fault", faults.append)
     double, log = make(fresh(kernels.add_kernel), supports=lambda x, block=64: verdict)
 
     for _ in range(2):
@@ -134,6 +137,34 @@ def test_supports_sends_a_call_to_the_fallback_with_its_reason(
     assert log == ["fallback"] * 2
     assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 2}
     assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", reason): 2}
+    assert faults == ["supports"] * (2 if reason == "supports_error" else 0)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        (
+            "unsupported_shpe",
+            "supports returned 'unsupported_shpe'; expected True, False, or one of unsupported_",
+        ),
+        (
+            torch.tensor([True, False]),
+            "supports returned a Tensor; expected True, False, or one of unsupported_",
+        ),
+    ],
+)
+def test_what_is_no_reason_is_a_fault_that_says_which_there_are(
+    runtime: Runtime,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: Any,
+    says: str,
+) -> None:
+    faults: list[tuple[str, str]] = []
+    monkeypatch.setattr(runtime, "fault", lambda part: faults.append((part, str(sys.exc_info()[1]))))
+    double, _ = make(fresh(kernels.add_kernel), supports=lambda x, block=64: verdict)
+    for _ in range(2):
+        double(X)
+    assert [(part, said.startswith(says)) for part, said in faults] == [("supports", True)] * 2
 
 
 @pytest.mark.parametrize("verdict", [True, np.True_])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import os
+import reprlib
 import sys
 import threading
 from collections.abc import Callable
@@ -49,8 +50,9 @@ def op(
 
     ``fallback(*args, **kwargs)`` gives the same answer more slowly. ``supports(*args, **kwargs)`` returns True, or
     False (counted as ``unsupported_shape``), or the reason as text (``unsupported_dtype``, ``unsupported_layout``);
-    one that raises counts as ``supports_error``. It is asked in each call; with `remember_supports` it, too, may depend
-    only on what `bucket` may depend on, and is not asked again for calls that are alike once it said True.
+    one that raises, or returns anything else, counts as ``supports_error``. It is asked in each call; with
+    `remember_supports` it, too, may depend only on what `bucket` may depend on, and is not asked again for calls that
+    are alike once it said True.
 
     ``bucket(*args, **kwargs)`` returns a mapping of dimensions, or text. It may depend on types, on the tensors'
     shapes, strides, dtypes and devices, and on plain values (numbers, text, None, dtypes), and on nothing else: what it
@@ -164,7 +166,7 @@ class _Op:
             verdict = supports(*args, **kwargs)
         except Exception as error:
             return counts.supports_raised(error)
-        return None if verdict is True else _reason(verdict)
+        return None if verdict is True else counts.refused(verdict)
 
     def _count_in(self, runtime: Runtime) -> _Counts:
         """Begins to count in `runtime`. Patches Triton unless that was done before."""
@@ -197,7 +199,7 @@ class _Op:
 
 
 def _reason(verdict: object) -> FallbackReason | None:
-    """Why a call falls back, from what `supports` returned; None if it does not."""
+    """Why a call falls back, from what `supports` returned; None if it does not. Raises TypeError and ValueError."""
     if verdict is True or verdict is False:
         return None if verdict else "unsupported_shape"
     kind = type(verdict)
@@ -205,7 +207,13 @@ def _reason(verdict: object) -> FallbackReason | None:
         return None if verdict else "unsupported_shape"
     # Comparing anything but text may raise, or be work for the GPU.
     text = str.__str__(verdict) if issubclass(kind, str) else None
-    return next((reason for reason in FALLBACK_REASONS if reason == text), "supports_error")
+    for reason in FALLBACK_REASONS:
+        if reason == text:
+            return reason
+    allowed = f"expected True, False, or one of {', '.join(FALLBACK_REASONS)}"
+    if text is None:  # its own text is not asked for: a tensor's would read it
+        raise TypeError(f"supports returned a {kind.__name__}; {allowed}")
+    raise ValueError(f"supports returned {reprlib.repr(text)}; {allowed}")
 
 
 # Values a bucket's callable may return that are safe to compare: a tensor's comparison is work for the GPU.
@@ -239,7 +247,7 @@ class _Counts:
             self.ends.watch.any,
             self.where,
             self.forget_error,
-            _reason,
+            self.refused,
             self.supports_raised,
             self.failed,
             self.fall_back,
@@ -278,6 +286,13 @@ class _Counts:
                     self._names.clear()
                 self._names[key] = name
         return name
+
+    def refused(self, verdict: object) -> FallbackReason | None:
+        """Why a call falls back, from what `supports` returned; what is no reason is its fault."""
+        try:
+            return _reason(verdict)
+        except (TypeError, ValueError) as error:
+            return self.supports_raised(error)
 
     def supports_raised(self, error: Exception) -> FallbackReason:
         try:
