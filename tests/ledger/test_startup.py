@@ -18,6 +18,13 @@ def started(phases: dict[str, float], **calls: list[float]) -> MemoryLedger:
     return ledger
 
 
+def test_where_a_census_was_replayed_another_replay_would_save_nothing() -> None:
+    ledger = started({"cubin": 20.0}, compile=[30.0])
+    for outcome, what in (("failed", "prewarm"), ("no_device", "prewarm"), ("done", "a kept cache")):
+        ledger.add(schema.PREWARMS, (outcome,))
+        assert cost(ledger) == f"1 compile 30.0 s, 0 disk hits 0.0 s; {what} would have saved ~20 s"
+
+
 @pytest.mark.parametrize(
     ("ledger", "sentence"),
     [
