@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from tritonprobe.adapter.encoding import EncodingError, describe_call, encode, encode_inputs
 from tritonprobe.adapter.environment import environment_of
-from tritonprobe.adapter.kernels import jit_function, name_of
+from tritonprobe.adapter.homes import home_of
+from tritonprobe.adapter.kernels import home_name_of, jit_function, name_of
 from tritonprobe.adapter.registry import Registry
 from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger.schema import LAUNCHES
@@ -137,11 +138,11 @@ class CensusRecorder:
             now = time.time_ns()
             place = self._environment(_backend_of(jit))
             found = Tuned(
-                kernel=name_of(jit),
+                kernel=home_name_of(jit),
                 environment=place.id,
                 key=text_of_json(encode(session.raw_key)),
                 winner=text_of_json(str(winner)),
-                module=jit.fn.__module__,
+                module=home_of(jit.fn),
                 qualname=jit.fn.__qualname__,
                 source=source_of(jit),
                 call=session.call,
@@ -177,13 +178,12 @@ class CensusRecorder:
 
     def census(self) -> Census:
         """All of it, with the launches as they are counted now."""
-        launches = {
-            (sample.labels[0], sample.labels[1]): int(sample.value)
-            for family in self._registry.ledger.collect()
-            if family.metric is LAUNCHES
-            for sample in family.samples
-            if isinstance(sample, Sample)
-        }
+        launches: Counter[tuple[str, str]] = Counter()
+        for family in self._registry.ledger.collect():
+            if family.metric is LAUNCHES:
+                for sample in family.samples:
+                    if isinstance(sample, Sample):
+                        launches[self._at_home(sample.labels[0]), sample.labels[1]] += int(sample.value)
         with self._lock:
             return Census.of(
                 self._environments.values(), self._entries.values(), self._tunings.values(), launches, self._dropped
@@ -197,13 +197,18 @@ class CensusRecorder:
         self._dropped.clear()
         self._bytes = self.changes = 0
 
+    def _at_home(self, label: str) -> str:
+        """A kernel's name here, by its label."""
+        module, dot, name = label.partition(".")
+        return f"{self._registry.homes.get(module, module)}{dot}{name}"
+
     def _new_entry(self, jit: Any, inputs: tuple[Any, Any, Any, Any], backend: Any, digest: str, now: int) -> Entry:
         signature, constexprs, attrs, options = inputs
         return Entry(
-            kernel=name_of(jit),
+            kernel=home_name_of(jit),
             hash=digest,
             environment=self._environment(backend).id,
-            module=jit.fn.__module__,
+            module=home_of(jit.fn),
             qualname=jit.fn.__qualname__,
             source=source_of(jit),
             inputs=text_of_json(encode_inputs(signature, constexprs, attrs, options, backend.parse_options({}))),

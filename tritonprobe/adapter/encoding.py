@@ -11,6 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tritonprobe.adapter.homes import home_of
+from tritonprobe.adapter.kernels import jit_function
+
 MAX_TEXT, MAX_BITS, MAX_DEPTH = 4096, 4096, 30
 """Of a text, a number and nested values; what is beyond them is no compile input that anybody replays, or reads."""
 
@@ -49,16 +52,16 @@ def _spelt_out(value: Any, room: int) -> dict[str, Any]:
     elif isinstance(value, tl.dtype):
         found = {"dtype": str(value)}
     elif isinstance(value, enum.Enum):
-        found = {"enum": [type(value).__module__, type(value).__qualname__, value.name]}
+        found = {"enum": [home_of(type(value)), type(value).__qualname__, value.name]}
     elif type(value).__module__ == "torch" and type(value).__name__ == "dtype":
         found = {"torch": str(value)}
     elif isinstance(value, JITCallable):
-        found = {"jit": [value.fn.__module__, value.fn.__qualname__]}
+        found = {"jit": [home_of(value.fn), value.fn.__qualname__]}
     elif isinstance(value, tl.constexpr):
         found = {"constexpr": encode(value.value, room)}
     elif isinstance(value, tuple) and hasattr(value, "_fields"):
         kind = type(value)
-        found = {"namedtuple": [kind.__module__, kind.__qualname__, [encode(item, room) for item in value]]}
+        found = {"namedtuple": [home_of(kind), kind.__qualname__, [encode(item, room) for item in value]]}
     elif type(value) in (tuple, list):
         found = {type(value).__name__: [encode(item, room) for item in value]}
     else:
@@ -106,8 +109,6 @@ def _list(content: Any, resolve: Resolve) -> list[Any]:
 
 
 def _jit(content: Any, resolve: Resolve) -> Any:
-    from tritonprobe.adapter.kernels import jit_function
-
     found = resolve(content[0], content[1])
     return jit_function(found) or found
 

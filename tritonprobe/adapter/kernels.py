@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from tritonprobe.adapter.homes import home_of, module_of
 from tritonprobe.adapter.inductor_names import MODULES, canonical_name
 from tritonprobe.living import in_modules, instances
 
@@ -32,10 +33,17 @@ def is_kernel(thing: Any) -> bool:
 
 
 def name_of(jit: Any) -> str:
-    """``module.qualname`` of a kernel; Inductor's have names of their own."""
-    fn = jit.fn
-    module = getattr(fn, "__module__", None) or "?"
-    name = str(getattr(fn, "__qualname__", None) or getattr(fn, "__name__", "?"))
+    """``module.qualname`` of a kernel, its label; Inductor's have names of their own."""
+    return _named(jit, module_of(jit.fn))
+
+
+def home_name_of(jit: Any) -> str:
+    """Its name in a census, which other programs read: as `name_of`, but that the module is its home."""
+    return _named(jit, home_of(jit.fn))
+
+
+def _named(jit: Any, module: str) -> str:
+    name = str(getattr(jit.fn, "__qualname__", None) or getattr(jit.fn, "__name__", "?"))
     # The modules that Inductor writes are named by a hash, and there is no end of them.
     return canonical_name(name) if module.startswith(MODULES) else f"{module}.{name}"
 

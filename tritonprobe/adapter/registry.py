@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tritonprobe.adapter.homes import MAIN, home_of, module_of
 from tritonprobe.adapter.kernels import living_kernels
 from tritonprobe.adapter.sites import Site
 from tritonprobe.adapter.trial_stacks import Strangers
@@ -34,6 +35,7 @@ class Registry:
         self.fault = fault
         self.everything = False
         self.thread = _Thread()
+        self.homes: dict[str, str] = {}  # of the modules in `MAIN` whose kernels are watched
         self._limit = buckets_per_kernel
         self._sites: dict[int, Site] = {}
         self._former: dict[int, Site] = {}  # of before the last `forget_sites`: a trial of theirs may be under way
@@ -95,6 +97,8 @@ class Registry:
             found = self._sites.get(id(jit))
             if found is None or found.kernel() is not jit:
                 self._drop_dead(self._sites, lambda site: site.kernel())
+                if (module := module_of(jit.fn)) in MAIN:
+                    self.homes[module] = home_of(jit.fn)
                 found = self._sites[id(jit)] = self._again(jit) or Site(jit, self, self.spec(jit))
             return found
 

@@ -13,12 +13,15 @@ import logging
 import sys
 import threading
 from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tritonprobe.adapter.census import source_of
 from tritonprobe.adapter.encoding import EncodingError, decode, decode_inputs
 from tritonprobe.adapter.environment import differences, environment_now
-from tritonprobe.adapter.kernels import jit_function, name_of
+from tritonprobe.adapter.homes import MAIN, home_of, home_of_main, is_file_of_main
+from tritonprobe.adapter.kernels import home_name_of, jit_function, name_of
 from tritonprobe.adapter.rewrite import CELLS
 from tritonprobe.ledger.schema import WARMUPS
 from tritonprobe.living import in_modules, instances
@@ -68,11 +71,13 @@ class Replay:
     def kernels(self, entry: Entry | Tuned) -> list[Any]:
         """The living kernels that it was recorded from, as they are now. Raises Stale."""
         self.fits(entry)
-        found = self._kernels.get(entry.kernel)
+        # A script of then may be a module now.
+        name = f"{home_of_main()}.{entry.qualname}" if entry.module in MAIN else entry.kernel
+        found = self._kernels.get(name)
         if found is None:
             self.resolve(entry.module, entry.qualname)
             self._index()
-            found = self._kernels.get(entry.kernel)
+            found = self._kernels.get(name)
         if found is None:
             raise Stale(f"{entry.module} has no kernel {entry.qualname}")
         same = [jit for jit in found if source_of(jit) == entry.source]
@@ -80,21 +85,32 @@ class Replay:
             raise Stale("the kernel's source changed, or something that it calls")
         return same
 
-    def resolve(self, module: str, qualname: str) -> Any:
-        """An object of an allowed module, imported if need be. Raises Stale."""
-        if module not in sys.modules and module.partition(".")[0] not in self._allowed:
-            raise Stale(f"module {module} is not one that the program loaded; allow {module.partition('.')[0]}")
-        try:
-            found: Any = importlib.import_module(module)
-        except (Exception, SystemExit) as error:  # a module may be a program
-            raise Stale(f"module {module} cannot be imported: {type(error).__name__}: {error}") from None
+    def resolve(self, module: str, qualname: str, user: str | None = None) -> Any:
+        """An object of an allowed module, imported if need be; ``user`` is the module that needs it. Raises Stale."""
+        found: Any = self._module(module, user)
         for name in qualname.split("."):
             try:
                 found = getattr(found, name)
             except Exception:  # a module may have a __getattr__
-                own = "; a script's own kernels are found in that program alone" if module == "__main__" else ""
-                raise Stale(f"{module} has no {qualname}{own}") from None
+                raise Stale(f"{module} has no {qualname}{_SCRIPT if module in MAIN else ''}") from None
         return found
+
+    def _module(self, name: str, user: str | None) -> Any:
+        """Never the program itself once more: a second import would run it."""
+        is_main = name in MAIN or name == home_of_main()
+        # Somebody may have imported it as well, and the kernel's own is meant then.
+        if is_main and (user in MAIN or name not in sys.modules):
+            return sys.modules[MAIN[0]]
+        if name not in sys.modules and name.partition(".")[0] not in self._allowed:
+            raise Stale(f"module {name} is not one that the program loaded; allow {name.partition('.')[0]}")
+        try:
+            if name not in sys.modules and is_file_of_main(name):
+                raise Stale(f"module {name} is this program, which was started as a script: use python -m {name}")
+            return importlib.import_module(name)
+        except Stale:
+            raise
+        except (Exception, SystemExit) as error:  # a module may be a program
+            raise Stale(f"module {name} cannot be imported: {type(error).__name__}: {error}") from None
 
     def prepare(self, entry: Entry) -> None:
         """For the main thread: makes what Triton makes once a kernel, and takes no lock for. Raises Stale."""
@@ -110,9 +126,11 @@ class Replay:
         Safe on several threads for different hashes, once `prepare` was called.
         """
         fresh = False
-        for jit in self.kernels(entry):
+        jits = self.kernels(entry)
+        for jit in jits:
             fresh = self._into(jit, entry, load) or fresh
-        self._adapter.census.adopt(entry, self._census.environments[entry.environment])
+        here = replace(entry, kernel=home_name_of(jits[0]), module=home_of(jits[0].fn))
+        self._adapter.census.adopt(here, self._census.environments[entry.environment])
         return fresh
 
     def expand(self, entry: Entry, only: str | None = None) -> set[str]:
@@ -133,7 +151,7 @@ class Replay:
 
     def _as(self, jit: Any, entry: Entry, device: Any, config: Any) -> set[str]:
         """One entry as one configuration. Nothing if that cannot be compiled: the tuner will find the same."""
-        signature, constexprs, attrs, options = self._inputs(entry)
+        signature, constexprs, attrs, options = self._inputs(jit, entry)
         changed = config.all_kwargs()
         names = {name: (place,) for place, name in enumerate(jit.arg_names)}
         constexprs.update({names[name]: value for name, value in changed.items() if name in names})
@@ -213,7 +231,7 @@ class Replay:
         return True
 
     def _compile(self, jit: Any, entry: Entry, device: Any, missing: list[str], load: bool) -> None:
-        signature, constexprs, attrs, options = self._inputs(entry)
+        signature, constexprs, attrs, options = self._inputs(jit, entry)
         in_memory, _, _, backend, _ = jit.device_caches[device]
         for key in missing or ([] if entry.keys else [_NO_KEY]):
             parsed = backend.parse_options(options)
@@ -232,9 +250,9 @@ class Replay:
                 for key in entry.keys:
                     in_memory[key]._init_handles()
 
-    def _inputs(self, entry: Entry) -> tuple[dict[str, Any], dict[Any, Any], dict[Any, Any], dict[str, Any]]:
+    def _inputs(self, jit: Any, entry: Entry) -> tuple[dict[str, Any], dict[Any, Any], dict[Any, Any], dict[str, Any]]:
         try:
-            return decode_inputs(json.loads(entry.inputs), self.resolve)
+            return decode_inputs(json.loads(entry.inputs), partial(self.resolve, user=jit.fn.__module__))
         except EncodingError as error:
             raise Stale(str(error)) from None
 
@@ -248,10 +266,14 @@ class Replay:
     def _index(self) -> None:
         self._kernels.clear()
         for jit in self._adapter.registry.kernels():
-            self._kernels.setdefault(name_of(jit), []).append(jit)
+            self._kernels.setdefault(home_name_of(jit), []).append(jit)
 
 
 _NO_KEY = "tritonprobe: no key was recorded"
+_SCRIPT = (
+    ": a script's own kernels are found in that program alone; move them into a module that can be imported, "
+    "or replay the census in the program, with tritonprobe run --prewarm"
+)
 
 
 def living_tuners() -> list[Any]:
