@@ -89,7 +89,12 @@ def uninstrument() -> None:
 
     What was counted stays readable. A device from ``TRITONPROBE_DEVICE`` is given back as well.
     """
+    stop_watching(keep_device=False)
+
+
+def stop_watching(keep_device: bool) -> None:
+    """As `uninstrument`; the settings' device goes, or stays for a program that runs on."""
     runtime = current()
     unfollow(runtime)
     runtime.watch_later(everything=False)
-    runtime.unwatch()
+    runtime.unwatch(keep_device)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from tritonprobe.adapter.device import compile_only
 from tritonprobe.model import ColdCall, Event
 from tritonprobe.plain import plain
-from tritonprobe.probe import instrument, uninstrument
+from tritonprobe.probe import instrument, stop_watching
 from tritonprobe.runtime import current
 from tritonprobe.wording import counted
 
@@ -41,6 +41,7 @@ def no_cold_calls() -> Iterator[None]:
     """Raises AssertionError at the end of the block if a kernel was cold in it, naming each and why.
 
     Where nothing is watched yet, every kernel is for as long as the block lasts; if that cannot be, it raises at once.
+    ``TRITONPROBE_DEVICE`` stays in use afterwards: with another device what is hot now would be cold in the next block.
     """
     adapter = current().adapter
     watched = adapter.is_on
@@ -55,7 +56,7 @@ def no_cold_calls() -> Iterator[None]:
             yield
     finally:
         if not watched:
-            uninstrument()
+            stop_watching(keep_device=True)
     if calls:
         lines = [f"{c.kernel} {c.bucket}: {c.tier}, {c.wall_ns / 1e6:.1f} ms, {'; '.join(c.reasons)}" for c in calls]
         raise AssertionError(

@@ -295,16 +295,21 @@ def test_without_the_gate():
 """
 
 
-@pytest.mark.parametrize("watched", [True, False], ids=["instrumented", "nothing watched"])
-def test_the_fixture_is_a_gate(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
+def run_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, program: str) -> pytest.RunResult:
     paths = [str(ROOT), str(ROOT / "kernels"), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str((ROOT / path).resolve()) for path in paths))
-    first = "tritonprobe.instrument(); " if watched else ""
-    pytester.makepyfile(test_gate=PROGRAM.format(first + "add_kernel[(1,)](X, X, X, 64, BLOCK=64)"))
+    pytester.makepyfile(test_gate=program)
     # Where tritonprobe is installed, pytest finds it by itself; a checkout that only lies on the path has to be named.
     found = "tritonprobe" in {point.name for point in metadata.entry_points(group="pytest11")}
     plugin = () if found else ("-p", "tritonprobe.pytest_plugin")
-    result = pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider")
+    return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider")
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["instrumented", "nothing watched"])
+def test_the_fixture_is_a_gate(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
+    first = "tritonprobe.instrument(); " if watched else ""
+    program = PROGRAM.format(first + "add_kernel[(1,)](X, X, X, 64, BLOCK=64)")
+    result = run_tests(pytester, monkeypatch, program)
     result.assert_outcomes(passed=2, failed=3, xfailed=1, skipped=1, errors=1)  # and no error at the fixture's end
     result.stdout.fnmatch_lines(["1 cold call where none was allowed:", "*add_kernel n<=1: compile*"])
     told = result.stdout.str().partition(" short test summary info ")[0]  # which repeats it whole where CI is set
@@ -315,6 +320,51 @@ def test_the_fixture_is_a_gate(pytester: pytest.Pytester, monkeypatch: pytest.Mo
             "ERROR *::test_that_cannot_run - LookupError: of the fixture",
         ]
     )
+
+
+ON_THE_SETTINGS_DEVICE = """
+import torch, pytest, triton, tritonprobe
+from tests.adapter.kernels import add_kernel
+X = torch.empty(64)
+plain = triton.JITFunction.run
+
+def test_cold(no_cold_calls):
+    add_kernel[(1,)](X, X, X, 64, BLOCK=64)
+
+def test_hot(no_cold_calls):
+    add_kernel[(1,)](X, X, X, 64, BLOCK=64)
+
+def test_outside():
+    assert triton.JITFunction.run is plain
+    add_kernel[(1,)](X, X, X, 63, BLOCK=64)
+
+def test_hot_since_then(no_cold_calls):
+    add_kernel[(1,)](X, X, X, 63, BLOCK=64)
+
+def test_the_device_can_be_given_back():
+    tritonprobe.uninstrument()
+    with pytest.raises(RuntimeError, match="0 active drivers"):
+        add_kernel[(1,)](X, X, X, 63, BLOCK=64)
+"""
+
+
+def test_what_is_hot_in_one_test_is_hot_in_the_next(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings' device is there from the first gate on."""
+    monkeypatch.setenv("TRITONPROBE_DEVICE", "compile-only:cuda:90")
+    result = run_tests(pytester, monkeypatch, ON_THE_SETTINGS_DEVICE)
+    result.assert_outcomes(passed=4, failed=1)
+    result.stdout.fnmatch_lines(["FAILED *::test_cold - *1 cold call where none was allowed:*"])
+
+
+def test_an_instrumented_program_has_the_device_outside_of_the_gate_too(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITONPROBE_DEVICE", "compile-only:cuda:90")
+    pytester.makeconftest("import tritonprobe\ntritonprobe.instrument()")
+    program = ON_THE_SETTINGS_DEVICE.replace(
+        "X = torch.empty(64)", "X = torch.empty(64)\nadd_kernel[(1,)](X, X, X, 64, BLOCK=64)"
+    )
+    run_tests(pytester, monkeypatch, program).assert_outcomes(passed=5)
 
 
 def test_the_gate_is_not_open_where_nothing_can_be_watched() -> None:

@@ -156,21 +156,23 @@ class Adapter:
         Returns the names that somebody else had wrapped: ours pass through underneath.
         """
         with self._lock:
-            if not self._on:
-                return []
-            self._on = False
-            self.host_time.stop()
-            left = [] if self.gpu is None else self.gpu.remove()
-            self.windows.close_all()
-            self._binders.remove()
-            left += [*self._inductor.remove(), *self._patches.undo()]
-            if left:
-                log.warning("tritonprobe: %s were wrapped by somebody and pass through now", ", ".join(left))
-            if self._restore_device is not None and not keep_device:
+            left = self._take_back() if self._on else []
+            if self._restore_device is not None and not keep_device:  # it may have been kept before
                 self._restore_device()
                 self._restore_device = None
-            self.registry.forget_sites()
             return left
+
+    def _take_back(self) -> list[str]:
+        self._on = False
+        self.host_time.stop()
+        left = [] if self.gpu is None else self.gpu.remove()
+        self.windows.close_all()
+        self._binders.remove()
+        left += [*self._inductor.remove(), *self._patches.undo()]
+        if left:
+            log.warning("tritonprobe: %s were wrapped by somebody and pass through now", ", ".join(left))
+        self.registry.forget_sites()
+        return left
 
     def process_init(self, backend: Any) -> None:
         """Does the process's one-time work now, unless it is done."""
