@@ -219,9 +219,10 @@ def test_an_engine_is_said_to_be_ready_as_long_as_a_process_lives_that_said_so(t
     directory, another = tmp_path / "ledger", Runtime(Settings(dir=str(tmp_path / "ledger")))
     sign = signs.tell_ready(directory, 1234)
     made, follower = Runtime(Settings(dir=str(directory))), Runtime(Settings(dir=str(directory)))
-    assert not made.engine_ready()
+    assert not made.engine_ready("it is warm")
     follower.follow_ready()
     assert made.ready_unix_ns == follower.ready_unix_ns == 1234
+    assert made.ready_because == follower.ready_because == "another process of its engine is"
     os.close(sign)
     follower.follow_ready()  # which was told, and has nothing to say itself
     assert signs.ready_at(directory) is None
@@ -239,7 +240,8 @@ def test_a_sign_that_cannot_be_left_now_is_left_later(tmp_path: Path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(signs, "tell_ready", full)
-        assert made.engine_ready()
+        assert made.engine_ready("it is warm")
     assert signs.ready_at(tmp_path / "ledger") is None
+    assert made.ready_because == "it is warm"
     made.follow_ready()
     assert signs.ready_at(tmp_path / "ledger") == made.ready_unix_ns

@@ -283,7 +283,7 @@ class Runtime:
         """Whether this process will say itself when it is ready; else it follows the others of its directory."""
         self._awaits_ready = awaits
 
-    def engine_ready(self) -> bool:
+    def engine_ready(self, why: str) -> bool:
         """As `ready`, for the engine that this process is part of: all processes of its directory hear of it.
 
         Whether nobody had said so before.
@@ -292,6 +292,8 @@ class Runtime:
         self._awaits_ready = False
         self.follow_ready()
         first = self.ready_unix_ns is None
+        if first:
+            self.ready_because = self.ready_because or why
         self.ready()
         self._says_ready = True
         self.follow_ready()
@@ -307,6 +309,7 @@ class Runtime:
             return
         at = signs.ready_at(directory)
         if ready_ns is None and at is not None:
+            self.ready_because = self.ready_because or "another process of its engine is"
             self.ready(at)
         elif ready_ns is not None and at is None:
             with suppress(OSError):  # a full disk; at the next look there may be room

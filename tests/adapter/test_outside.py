@@ -103,11 +103,14 @@ def test_threads_have_a_call_each(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("kind", ["compile", "triton", "Upper", "", "a b", "x" * 33, 7, None])
-def test_a_kind_that_can_be_none_is_other_and_counted(runtime: Runtime, kind) -> None:
+def test_a_kind_that_can_be_none_is_other_and_counted(runtime: Runtime, kind, caplog: pytest.LogCaptureFixture) -> None:
     with cold_call("x", kind=kind):
         pass
     assert runtime.cold_calls[0].kind == "other"
     assert samples_of(runtime, "errors_total") == {("cold_call",): 1}
+    given = "a NoneType" if kind is None else "a int" if kind == 7 else repr(kind) if len(kind) < 30 else "'xxx"
+    assert f"cold_call: {given}" in caplog.text
+    assert " is no kind, and counted as 'other'; expected a word of a-z" in caplog.text
     runtime.ledger.cell(tritonprobe.ledger.schema.ERRORS, ("cold_call",))[0] = 0  # meant, and looked at
 
 

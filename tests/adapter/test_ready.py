@@ -163,7 +163,7 @@ def test_the_timeout_fails_open_and_says_so(
         tritonprobe.ready()
     status, said = ask(runtime)
     assert status == 200
-    assert said["because"] == "the ready_timeout of 0 s passed, at a coverage of 0.0%"
+    assert said["because"] == "the ready_timeout of 1e-09 s passed, at a coverage of 0.0%"
     assert said["prewarm_coverage"] == 0.0
     assert "ready though prewarming is not done" in caplog.text
 
@@ -178,7 +178,7 @@ def test_a_compile_that_hangs_keeps_no_server_down(
     begin = time.monotonic()
     tritonprobe.ready()
     assert time.monotonic() - begin < 5
-    assert ask(runtime)[1]["because"].startswith("the ready_timeout of 0 s passed, at a coverage of 0.0%")
+    assert ask(runtime)[1]["because"].startswith("the ready_timeout of 0.2 s passed, at a coverage of 0.0%")
     let_go.set()
 
 

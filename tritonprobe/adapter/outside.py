@@ -8,6 +8,7 @@ counts twice; and what Triton compiles inside it is part of it.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Callable
 from types import TracebackType
 
@@ -36,7 +37,15 @@ class Kinds:
         if isinstance(kind, str) and kind in self._known:
             return kind
         if not isinstance(kind, str) or not _KIND.fullmatch(kind) or kind in _TAKEN or len(self._known) >= MAX_KINDS:
-            self._fault("cold_call")
+            try:
+                # Nothing but text is shown: a tensor's would read it.
+                given = reprlib.repr(kind) if type(kind) is str else f"a {type(kind).__name__}"
+                allowed = (
+                    f"a word of a-z, 0-9 and _, none of {', '.join(sorted(_TAKEN))}, and {MAX_KINDS} of them at most"
+                )
+                raise ValueError(f"cold_call: {given} is no kind, and counted as {OTHER!r}; expected {allowed}")
+            except ValueError:
+                self._fault("cold_call")  # which logs it, once
             return OTHER
         self._known.add(kind)
         return kind

@@ -51,7 +51,7 @@ def replay(path: str, timeout: float, prewarm: Callable[[Census], Prewarmed], fa
         return _failed(f"TRITONPROBE_PREWARM={path}: {type(error).__name__}: {error}")
     reached = "none for this device" if done.coverage is None else f"{done.coverage:.1%}"
     if done.stopped == "deadline":
-        because = f"the ready_timeout of {timeout:.0f} s passed, at a coverage of {reached}"
+        because = f"the ready_timeout of {timeout:g} s passed, at a coverage of {reached}"
         log.warning("tritonprobe: ready though prewarming is not done: %s", because)
     else:
         because = f"prewarmed from {path}, coverage {reached}"

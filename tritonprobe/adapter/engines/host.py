@@ -35,7 +35,7 @@ class Host(Protocol):
         Whether there is one to replay here, now or before.
         """
 
-    def engine_ready(self) -> bool:
+    def engine_ready(self, why: str) -> bool:
         """The engine takes traffic from now on: told to all processes of the directory. Whether that was news."""
 
     def outside(self, name: str, kind: str) -> OutsideCall:

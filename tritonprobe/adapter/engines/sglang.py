@@ -48,8 +48,9 @@ class Sglang:
 
     def _warm(self, module: Any) -> None:
         state = module._global_state
-        if state is not None and state.tokenizer_manager.is_healthy() and self._host.engine_ready():
-            say(f"ready, for SGLang's warm-up has ended; {self._host.startup()}")
+        why = "SGLang's warm-up has ended"
+        if state is not None and state.tokenizer_manager.is_healthy() and self._host.engine_ready(why):
+            say(f"ready, for {why}; {self._host.startup()}")
 
     def _patch_scheduler(self, patches: Patches, module: Any) -> None:
         scheduler = module.Scheduler

@@ -164,7 +164,7 @@ class Vllm:
     def _ready(self, why: str) -> None:
         try:
             self._said.add("ready")
-            if self._host.engine_ready():
+            if self._host.engine_ready(why):
                 say(
                     f"ready, for {why}; {self._host.startup()}; from here on each cold call is an incident "
                     "(vLLM's own monitor calls disk hits compilations, too)"
