@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tritonprobe.adapter.device import parse_device
 from tritonprobe.runtime import Runtime
-from tritonprobe.settings import Settings
+from tritonprobe.settings import SettingError, Settings
 from tritonprobe.testing import compile_only
 
 PROGRAM = """
@@ -44,3 +47,10 @@ def test_an_interpreter_that_ends_inside_the_block_complains_of_nothing(tmp_path
     done = subprocess.run([sys.executable, code], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
     assert "Error" not in done.stderr  # Triton 3.9 has a warning of its own there
+
+
+@pytest.mark.parametrize("device", ["cuda:90", "compile-only:cuda:99", "compile-only:cuda:", "compile-only:90"])
+def test_a_device_that_cannot_be_used_is_named_with_its_setting(device: str) -> None:
+    with pytest.raises(SettingError) as refused:
+        parse_device(device)
+    assert str(refused.value).startswith(f"TRITONPROBE_DEVICE={device!r}: expected compile-only:cuda:90 ")

@@ -32,18 +32,24 @@ _CHIPS = {80: _Chip(166_912, 108), 90: _Chip(232_448, 132), 100: _Chip(232_448, 
 
 def parse_target(text: str) -> int:
     """``cuda:90`` -> 90. Raises SettingError naming what is allowed."""
-    match = re.fullmatch(r"cuda:(\d+)", text.strip())
-    if match is None or int(match[1]) not in _CHIPS:
+    arch = _arch(text)
+    if arch is None:
         allowed = ", ".join(f"cuda:{arch}" for arch in _CHIPS)
         raise SettingError(f"compile-only target {text!r}: expected one of {allowed}")
-    return int(match[1])
+    return arch
 
 
 def parse_device(text: str) -> int:
     """``compile-only:cuda:90`` -> 90. Raises SettingError."""
-    if not text.startswith(PREFIX):
+    arch = _arch(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else None
+    if arch is None:
         raise SettingError(f"TRITONPROBE_DEVICE={text!r}: expected {PREFIX}cuda:90 (or cuda:80, cuda:100)")
-    return parse_target(text.removeprefix(PREFIX))
+    return arch
+
+
+def _arch(target: str) -> int | None:
+    match = re.fullmatch(r"cuda:(\d+)", target.strip())
+    return int(match[1]) if match is not None and int(match[1]) in _CHIPS else None
 
 
 class CompileOnlyLauncher:
