@@ -426,6 +426,14 @@ def test_the_fallback_must_be_callable() -> None:
         op(fallback="torch.matmul")  # type: ignore[arg-type]
 
 
+def test_an_op_without_its_parentheses_is_told_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"write @op\(fallback=\.\.\.\) above the function"):
+
+        @op  # type: ignore[arg-type]
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x + x
+
+
 def test_ops_of_several_threads_do_not_see_each_others_launches(runtime: Runtime) -> None:  # noqa: F811
     """One thread launches all the time; another's op whose first kernel fails still falls back."""
     import threading

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from tritonprobe.adapter.ends import Begun
 from tritonprobe.ledger.schema import FALLBACKS, OP_CALLS
@@ -39,8 +39,8 @@ MAX_SHAPES = 8192  # distinct shapes an op remembers the bucket of; then it forg
 
 
 def op(
-    *,
-    fallback: Callable[..., Any],
+    *bare: NoReturn,
+    fallback: Callable[..., Any] | None = None,
     supports: Supports | None = None,
     bucket: Bucket | None = None,
     name: str | None = None,
@@ -62,6 +62,8 @@ def op(
     On the compile-only device the Triton path is taken (and compiled), its launches do nothing, and the value is the
     fallback's: no fallback is counted.
     """
+    if bare or fallback is None:
+        raise TypeError("an op needs a fallback: write @op(fallback=...) above the function")
     if not callable(fallback):
         raise TypeError(f"op(fallback=...) must be callable, not {type(fallback).__name__}")
 
