@@ -20,6 +20,15 @@ def _plural(noun: str) -> str:
     return f"{noun}s"
 
 
+def unit_of(seconds: float) -> tuple[str, float, int]:
+    """The unit that a person would choose for this time: its name, how many make a second, and digits to show."""
+    if seconds >= 1:
+        return "s", 1.0, 0 if seconds >= 100 else 1
+    if seconds >= 0.0001 or seconds == 0:
+        return "ms", 1e3, 0 if seconds >= 0.01 or seconds == 0 else 1
+    return "us", 1e6, 1
+
+
 def cut(text: str, width: int) -> str:
     """`text` in `width` columns at most; an ellipsis says that there was more."""
     return text if len(text) <= width else text[: width - 1] + "…"

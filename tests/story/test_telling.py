@@ -88,6 +88,9 @@ def test_the_sentence_splits_the_stall_by_whose_batch_it_was() -> None:
         (6.3, 0.74, 5.34, "TTFT 6.3 s, of which up to 6.1 s in a stall (0.7 its own batch, 5.4 queued)"),
         (0.25, 0.2, 0.0, "TTFT 250 ms, of which up to 200 ms in a stall (200 its own batch, 0 queued)"),
         (0.25, 0.0, 0.0002, "TTFT 250 ms, none of it in a stall"),
+        (0.0002, 0.0, 0.0, "TTFT 0.2 ms, none of it in a stall"),  # as the table of percentiles shows it
+        (0.0052, 0.0012, 0.0031, "TTFT 5.2 ms, of which up to 4.3 ms in a stall (1.2 its own batch, 3.1 queued)"),
+        (120.0, 100.0, 15.0, "TTFT 120 s, of which up to 115 s in a stall (100 its own batch, 15 queued)"),
     ],
 )
 def test_the_parts_of_a_stall_add_up_as_printed(ttft: float, in_batch: float, queued: float, said: str) -> None:

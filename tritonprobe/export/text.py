@@ -19,7 +19,7 @@ from tritonprobe.export import why
 from tritonprobe.plain import all_plain
 from tritonprobe.story import Pair, Story
 from tritonprobe.traffic.latency import Percentiles
-from tritonprobe.wording import counted, cut, short_names
+from tritonprobe.wording import counted, cut, short_names, unit_of
 
 PIPED_WIDTH = 104
 """Columns when the output is no terminal."""
@@ -82,15 +82,8 @@ def duration(seconds: float | None) -> str:
     """Seconds in the unit that a person would choose; `-` where nothing was measured."""
     if seconds is None:
         return ABSENT
-    if seconds >= 100:
-        return f"{seconds:.0f} s"
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    if seconds >= 0.01 or seconds == 0:
-        return f"{seconds * 1e3:.0f} ms"
-    if seconds >= 0.0001:
-        return f"{seconds * 1e3:.1f} ms"
-    return f"{seconds * 1e6:.1f} us"
+    unit, scale, digits = unit_of(seconds)
+    return f"{seconds * scale:.{digits}f} {unit}"
 
 
 def _parts(runs: Sequence[Run], intro: str, width: int, ascii_only: bool) -> Iterator[RenderableType]:

@@ -1,10 +1,11 @@
-"""The types of a story: plain numbers and sentences, times in seconds. Knows percentiles, and nothing else."""
+"""The types of a story: plain numbers, and sentences; times in seconds. Knows percentiles and wording, no more."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tritonprobe.traffic.latency import Percentiles
+from tritonprobe.wording import unit_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class SlowRequest:
     @property
     def sentence(self) -> str:
         """What a person says about it."""
-        unit, scale, digits = ("s", 1.0, 1) if self.ttft >= 1 else ("ms", 1e3, 0)
+        unit, scale, digits = unit_of(self.ttft)
         start = f"the request at P99: TTFT {self.ttft * scale:.{digits}f} {unit}"
         stall = round((self.in_batch + self.queued) * scale, digits)
         if stall <= 0:
