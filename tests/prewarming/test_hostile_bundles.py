@@ -112,8 +112,9 @@ def test_truncated_bundles_are_named_and_change_nothing(bundle: str, tmp_path: P
     cut = tmp_path / "cut.tpb"
     for size in [*range(0, len(whole) - 16, 97), *range(len(whole) - 16, len(whole))]:
         cut.write_bytes(whole[:size])
-        with pytest.raises(BundleError):
+        with pytest.raises(BundleError) as refused:
             install(str(cut), there)
+        assert "empty" not in str(refused.value), f"{size} bytes are not nothing"
     assert not there.exists()
 
 

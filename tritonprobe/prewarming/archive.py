@@ -144,7 +144,9 @@ def _named() -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-        raise BundleError(f"no bundle, or a truncated one ({error})") from None
+        # What tar says of a stream that gives nothing, however much there is to unpack it from.
+        why = "nothing in it can be unpacked" if str(error) == "empty file" else error
+        raise BundleError(f"no bundle, or a truncated one ({why})") from None
     except zstandard().ZstdError as error:
         raise BundleError(f"no bundle, or a damaged one ({error})") from None
 
