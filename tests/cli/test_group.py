@@ -38,6 +38,13 @@ def test_help_lists_every_verb_and_loads_none():
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_no_line_of_a_help_is_cut(verb):
+    done = CliRunner().invoke(main, [verb.name, "--help"])
+    _usage, *rest = done.stdout.splitlines()
+    assert (done.exit_code, [line for line in rest if line.endswith("...")]) == (0, [])
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_every_verb_is_where_the_table_says(verb):
     if find_spec(verb.place.split(":")[0]) is None:
         pytest.fail(f"{verb.place} does not exist")

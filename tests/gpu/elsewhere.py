@@ -281,7 +281,9 @@ def main() -> int:
         if given.half == "build":
             made = build(given.folder, given.trace)
             (given.folder / BUILT).write_text(json.dumps(made, indent=1) + "\n")
-            click.echo(f"{given.folder / BUNDLE}: {made['bundle']['entries']} kernels, {made['bundle']['bytes']} bytes")
+            click.echo(
+                f"{given.folder / BUNDLE}: {made['bundle']['entries']} binaries, {made['bundle']['bytes']} bytes"
+            )
             return 0
         body = serve(given.folder, given.trace, pick_device(given.device))
     except (Failed, SettingError) as error:

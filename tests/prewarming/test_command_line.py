@@ -57,7 +57,7 @@ def test_from_a_record_to_a_hot_start(recorded: Path, tmp_path: Path) -> None:
     assert done.stdout.endswith(" of the recorded launches are covered\n")
 
     assert tritonprobe("bundle", "pack", "-o", bundle, "--census", recorded, cache=build).returncode == 0
-    assert "2 kernels, 0 autotune results, a census" in tritonprobe("bundle", "show", bundle).stdout
+    assert "2 binaries, 0 autotune results, a census" in tritonprobe("bundle", "show", bundle).stdout
     done = tritonprobe("bundle", "install", bundle, "--target", "cuda:90", "--census", tmp_path / "c.json", cache=there)
     assert done.stdout == "2 folders installed, 0 completed, 0 there before\n", done.stderr
 

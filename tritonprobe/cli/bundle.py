@@ -28,7 +28,7 @@ def bundle() -> None:
     """Carry what was compiled to other machines: pack, show, install."""
 
 
-@bundle.command()
+@bundle.command(short_help="Pack compiled kernels and autotuners' results.")
 @click.option("-o", "--output", required=True, metavar="FILE|URL", help="Where the bundle goes; URLs are fsspec's.")
 @click.option("--census", type=click.Path(path_type=Path), metavar="FILE", help="Pack it, and only what it needs.")
 @click.option("--target", help="Pack entries for this device, e.g. cuda:90.  [default: the only one in the cache]")
@@ -172,7 +172,7 @@ def _folder(named: Path | None) -> Path:
 
 
 def _contents(manifest: Manifest) -> str:
-    parts = [counted(len(manifest.of("entries")), "kernel"), counted(len(manifest.of("autotune")), "autotune result")]
+    parts = [counted(len(manifest.of("entries")), "binary"), counted(len(manifest.of("autotune")), "autotune result")]
     parts += [counted(len(manifest.of("executables")), "executable")] if manifest.of("executables") else []
     return ", ".join([*parts, "a census" if manifest.census is not None else "no census"])
 
