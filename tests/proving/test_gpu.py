@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
-from tritonprobe.proving.gpu import Gpu
+from tritonprobe.cli import main
+from tritonprobe.proving.gpu import PARTS, Gpu
 
 FAST, SAME, SLOW = (
     {"a": 1.00, "b": 1.10, "c": 1.50},
@@ -15,6 +17,11 @@ FAST, SAME, SLOW = (
 
 def tuned(*sessions: dict[str, float]) -> list[dict[str, object]]:
     return [{"winner": min(ms, key=ms.__getitem__), "ms": ms} for ms in sessions]
+
+
+def test_help_names_the_parts() -> None:
+    said = CliRunner().invoke(main, ["bench", "gpu", "--help"]).stdout.split()
+    assert {f"{part}," for part in PARTS} <= {word.replace(";", ",") for word in said}
 
 
 def test_a_winner_is_held_against_what_ten_measurements_say_and_not_against_its_own() -> None:

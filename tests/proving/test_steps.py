@@ -48,3 +48,9 @@ def test_the_document_says_how_it_was_made() -> None:
     assert made["budget_us"] == 5.0
     assert len(made["batches"]) == 2 * len(steps.KINDS) * len(steps.SIZES)
     assert done.exit_code == (0 if made["kept"] else 1)
+
+
+def test_one_request_is_one() -> None:
+    said = CliRunner().invoke(main, ["bench", "steps", "--rounds", "2"]).stdout
+    assert " 1 request, " in said
+    assert " 1 requests" not in said

@@ -11,13 +11,16 @@ import click
 
 from tritonprobe.cli.group import BadInput, say
 from tritonprobe.cli.measuring import finish, measuring, need_gpu, progress, with_json, with_output
+from tritonprobe.proving.gpu import PARTS
 from tritonprobe.wording import counted
 
 
 @click.command(short_help="Measure what GPU times cost, and how good they are.")
 @click.option("--pairs", default=200, show_default=True, type=click.IntRange(min=10), help="Of rounds to compare.")
 @click.option("--seed", default=0, show_default=True, help="Of the rounds' order and of the intervals.")
-@click.option("--part", "parts", multiple=True, help="Only this part; may be given again.", metavar="PART")
+@click.option(
+    "--part", "parts", multiple=True, help=f"Only this of {', '.join(PARTS)}; may be given again.", metavar="PART"
+)
 @with_json
 @with_output
 @click.pass_context
@@ -29,12 +32,12 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
     from tritonprobe.proving import gpu as measurement
     from tritonprobe.proving.document import command_line, document
 
-    wrong = [part for part in parts if part not in measurement.PARTS]
+    wrong = [part for part in parts if part not in PARTS]
     if wrong:
-        raise BadInput(f"--part {wrong[0]}: expected one of {', '.join(measurement.PARTS)}")
+        raise BadInput(f"--part {wrong[0]}: expected one of {', '.join(PARTS)}")
     need_gpu("bench gpu", output)
     with measuring(ctx):
-        found = measurement.measure(pairs, seed, parts or measurement.PARTS, progress)
+        found = measurement.measure(pairs, seed, parts or PARTS, progress)
     options = {"--pairs": pairs, "--seed": seed, "--json": as_json, "--output": output}
     line = " ".join([command_line("bench gpu", options), *(f"--part {part}" for part in parts)])
     made = document("gpu", line, found.made, measurement.body(found))

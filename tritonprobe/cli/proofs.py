@@ -21,6 +21,7 @@ from tritonprobe.cli.measuring import (
     with_json,
     with_output,
 )
+from tritonprobe.wording import counted
 
 
 @click.command(short_help="Hold tritonprobe's account of each kind of cold call against the clock.")
@@ -152,7 +153,7 @@ def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Pat
     def show() -> None:
         for each in found.batches:
             us = each.interval
-            shape = f"{each.size:4} requests, {each.kind + ':':10}"
+            shape = f"{counted(each.size, 'request'):>13}, {each.kind + ':':10}"
             say(f"{shape} {us.median:6.2f} us [{us.low:.2f}, {us.high:.2f}] a step, {each.how}")
 
     finish(ctx, made, found.good, as_json, output, show)
