@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tritonprobe import settings
 from tritonprobe.settings import SettingError, Settings
 
 
@@ -41,6 +42,26 @@ def test_a_value_that_cannot_be_used_is_named(variable: str, value: str, says: s
     with pytest.raises(SettingError, match=says) as caught:
         Settings.from_env({variable: value})
     assert str(caught.value).startswith(f"{variable}=")
+
+
+def test_a_misspelt_variable_is_told_of_once_with_the_name_that_is_meant(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "_told", set())
+    env = {"TRITONPROBE_DISBALED": "1", "TRITONPROBE_PORT": "1", "TRITONPROBE_SERVICE_HOST": "10.0.0.1", "HISTORY": "1"}
+    for _ in range(2):
+        assert not Settings.from_env(env).disabled
+    says = "tritonprobe: TRITONPROBE_DISBALED is no setting, and has no effect: is TRITONPROBE_DISABLED meant?"
+    assert caplog.messages == [says]
+
+
+def test_of_many_misspelt_variables_a_few_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "_told", set())
+    for letter in range(100):
+        Settings.from_env({f"TRITONPROBE_PORT{letter}{more}": "1" for more in range(3)})
+    assert len(caplog.messages) == settings.MAX_TOLD
 
 
 def test_code_wins() -> None:

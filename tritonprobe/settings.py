@@ -19,12 +19,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+
+log = logging.getLogger("tritonprobe")
+
+PREFIX = "TRITONPROBE_"
+MAX_TOLD = 8
+"""How many variables that look like a setting's name misspelt are told of."""
+_told: set[str] = set()
 
 
 class SettingError(ValueError):
@@ -61,11 +69,15 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Reads ``TRITONPROBE_*``. Raises SettingError naming the variable that cannot be used."""
+        """Reads ``TRITONPROBE_*``. Raises SettingError naming the variable that cannot be used.
+
+        One that no setting has, but for a few letters, is a line in the log, once a process.
+        """
         env = os.environ if environ is None else environ
+        _tell_of_misspelt(env, [f.name.upper() for f in fields(cls)])
         found: dict[str, object] = {}
         for f in fields(cls):
-            name = f"TRITONPROBE_{f.name.upper()}"
+            name = f"{PREFIX}{f.name.upper()}"
             text = env.get(name, "").strip()
             if not text and f.name == "rank":
                 text = env.get("RANK", "").strip()
@@ -80,6 +92,23 @@ class Settings:
             if name not in known:
                 raise SettingError(f"unknown setting {name!r}; the settings are {', '.join(sorted(known))}")
         return replace(self, **changes)  # type: ignore[arg-type]  # __post_init__ checks
+
+
+def _tell_of_misspelt(env: Mapping[str, str], known: Collection[str]) -> None:
+    """Others' names are left alone: Kubernetes puts a service's into it, such as TRITONPROBE_SERVICE_HOST."""
+    given = {name.removeprefix(PREFIX) for name in env if name.startswith(PREFIX)}
+    unknown = given.difference(known, _told)
+    if not unknown or len(_told) >= MAX_TOLD:
+        return
+    from difflib import get_close_matches  # which hardly any process needs
+
+    for name in sorted(unknown):
+        for near in get_close_matches(name, known, n=1):
+            _told.add(name)
+            said = f"{PREFIX}{name} is no setting, and has no effect: is {PREFIX}{near} meant?"
+            log.warning("tritonprobe: %s", said)
+        if len(_told) >= MAX_TOLD:
+            return
 
 
 _WHOLE = {
