@@ -238,7 +238,7 @@ class Runtime:
                 planned=done.planned,
                 replayed=done.replayed,
                 there_before=done.there_before,
-                skipped=len(done.skipped),
+                skipped=done.variants_skipped,
                 coverage=done.coverage,
                 stopped=done.stopped,
                 trace=trace,

@@ -20,6 +20,7 @@ from tests.adapter import kernels
 from tests.adapter.conftest import cubins_in, fresh, samples_of, total_of
 from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.model import ColdCall
+from tritonprobe.prewarming import Prewarmed
 from tritonprobe.runtime import Runtime
 from tritonprobe.shapes.census import Census, Entry
 from tritonprobe.testing import capture_cold_calls, compile_only
@@ -444,3 +445,51 @@ def test_entries_are_what_was_met(instrumented: Runtime, add: Any) -> None:
     assert ns > 0
     assert entry.buckets == ("n<=64",)
     assert entry.launched
+
+
+def adds_up(result: Prewarmed) -> bool:
+    return result.planned == result.replayed + result.there_before + result.variants_skipped + result.undone
+
+
+def test_what_ctrl_c_left_undone_is_counted(instrumented: Runtime, add: Any, forget: Callable[..., Path]) -> None:
+    for n in (64, 63, 1):
+        add(X, X, X, n)
+        add(X, X, X, n, BLOCK=64)
+    census = recorded(instrumented)
+    folder = forget(add.kernel)
+
+    def ctrl_c(done: int, *_: object) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    result = tritonprobe.prewarm(census, threads=1, progress=ctrl_c)
+    assert (result.planned, result.stopped, result.variants_skipped) == (6, "interrupt", 0)
+    assert 2 <= result.replayed < 6  # what was under way ends
+    assert result.replayed == cubins_in(folder)
+    assert adds_up(result)
+    assert f"; 0 skipped, {6 - result.replayed} not done" in result.summary()
+
+    result = instrumented.prewarm(census, timeout=1e-9)
+    assert (result.stopped, result.undone) == ("deadline", 6)
+    assert adds_up(result)
+
+    result = tritonprobe.prewarm(census)
+    assert (result.planned, result.undone, "not done" in result.summary()) == (6, 0, False)
+    assert adds_up(result)
+
+
+def test_each_variant_of_a_binary_that_cannot_be_replayed_is_counted(
+    instrumented: Runtime, add: Any, forget: Callable[..., Path]
+) -> None:
+    """Two machines met it, whose GPUs have names of their own."""
+    add(X, X, X, 64)
+    census = recorded(instrumented)
+    ((_, entry),) = census.entries.items()
+    here = census.environments[entry.environment]
+    elsewhere = replace(here, device="cuda:90 (another)")
+    wrong = [replace(entry, hash="00" * 32, environment=place.id) for place in (here, elsewhere)]
+    forget(add.kernel)
+    result = tritonprobe.prewarm(Census.of([here, elsewhere], wrong))
+    assert (result.planned, result.variants_skipped) == (2, 2)
+    assert all("compiled to " in skipped.because for skipped in result.skipped)
+    assert adds_up(result)

@@ -293,6 +293,9 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     # It may have been done already; if not, it says that it was stopped. Either way every entry is whole.
     assert process.returncode in (0, 130)
     assert ("stopped by Ctrl-C; what is done is kept" in said) == (process.returncode == 130)
+    figures = re.search(r" (\d+) compiled, (\d+) there before; (\d+) skipped(?:, (\d+) not done)?, 0 left out", said)
+    assert figures is not None, said
+    assert sum(int(n or 0) for n in figures.groups()) == 3
     assert is_whole(cache)
     assert tritonprobe(*words, cache=cache).returncode == 0
     assert len(list(cache.glob("*/*.cubin"))) == 3

@@ -6,13 +6,13 @@ modules as well. Reads flags, shows progress and the result; the work is `triton
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,11 +98,12 @@ def prewarm(
             census, crashed = choose(census, modules, threads)
         progress = stack.enter_context(_bar())
         result = _run(census, cover, budget, threads, modules, progress)
-        result.skipped += [skipped for skipped in crashed if skipped not in result.skipped]
+        # What the tuning skipped, and this did not, left a kernel without a winner.
+        result.skipped += [replace(skipped, winner=True) for skipped in crashed if skipped not in result.skipped]
         if output is not None:
             save(census, output)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(result), indent=1))
+        click.echo(json.dumps(asdict(result), indent=1))
     else:
         _print(result)
     if result.stopped == "interrupt":
@@ -177,7 +178,7 @@ def _print(result: Prewarmed) -> None:
         say(f"skipped {kernel}{f' ({count} times)' if count > 1 else ''}: {why}")
     more = f"; {result.configurations:,} for autotuners that are yet to choose" if result.configurations else ""
     coverage = "" if result.coverage is None else f"; {result.coverage:.1%} of the recorded launches are covered"
-    say(f"{result.summary()}; {len(result.skipped):,} skipped, {result.left_out:,} left out{more}{coverage}")
+    say(f"{result.summary()}, {result.left_out:,} left out{more}{coverage}")
     if result.stopped is not None:
         say(f"stopped by {'Ctrl-C' if result.stopped == 'interrupt' else 'the deadline'}; what is done is kept")
 

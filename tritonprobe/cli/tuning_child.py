@@ -40,7 +40,7 @@ def choose(census: Census, modules: Sequence[str], threads: int | None) -> tuple
                 ended[tried[-1]] = f"a trial ended its process ({error})"
                 continue
             skipped = [Skipped(**row) for row in told["skipped"]]
-            return Census.load(file), [*skipped, *(Skipped(kernel, why) for kernel, why in ended.items())]
+            return Census.load(file), [*skipped, *(Skipped(kernel, why, winner=True) for kernel, why in ended.items())]
 
 
 def main(request: Request, say: Say) -> Answer:

@@ -58,9 +58,8 @@ def replay(path: str, timeout: float, prewarm: Callable[[Census], Prewarmed], fa
     low = done.stopped is None and (done.coverage is None or done.coverage < ENOUGH)
     log.log(
         logging.WARNING if done.skipped or low else logging.INFO,  # a warning is heard where nobody set up logging
-        "tritonprobe: prewarmed %s; %d skipped, coverage %s%s",
+        "tritonprobe: prewarmed %s, coverage %s%s",
         done.summary(),
-        len(done.skipped),
         reached,
         _reasons(done.skipped),
     )

@@ -39,6 +39,8 @@ Progress = Callable[[int, int, str], None]
 class Skipped:
     kernel: str
     because: str
+    winner: bool = False
+    """It is an autotuner's winner; else it is a variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,10 @@ class Tuning:
 
 @dataclass(slots=True)
 class Prewarmed:
-    """What came of it. ``coverage`` is the share of the census's launches whose variants are there now."""
+    """What came of it: what was planned was replayed, there before, skipped or left undone.
+
+    ``coverage`` is the share of the census's launches whose variants are there now.
+    """
 
     planned: int = 0
     replayed: int = 0
@@ -67,17 +72,29 @@ class Prewarmed:
     left_out: int = 0
     unneeded: int = 0
     skipped: list[Skipped] = field(default_factory=list)
+    """Variants, and winners beside them."""
+    undone: int = 0
+    """Planned, and not begun or not ended when it was stopped."""
     seconds: float = 0.0
     coverage: float | None = None
     stopped: str | None = None
     """``deadline`` or ``interrupt``, if something of the plan was not begun for that."""
 
+    @property
+    def variants_skipped(self) -> int:
+        return sum(not skipped.winner for skipped in self.skipped)
+
     def summary(self) -> str:
-        """``21 variants in 0.4 s: 2 compiled, 19 there before``: in memory, or in Triton's cache."""
+        """``21 variants in 0.4 s: 2 compiled, 19 there before; 0 skipped``: in memory, or in Triton's cache."""
         compiled = self.replayed - self.on_disk
         there = self.on_disk + self.there_before
         variants = counted(compiled + there, "variant")
-        return f"{variants} in {self.seconds:.1f} s: {compiled:,} compiled, {there:,} there before"
+        winners = len(self.skipped) - self.variants_skipped
+        rest = [f"{self.variants_skipped:,} skipped"]
+        rest += [f"{self.undone:,} not done"] if self.undone else []
+        rest += [f"{counted(winners, 'winner')} skipped"] if winners else []
+        done = f"{variants} in {self.seconds:.1f} s: {compiled:,} compiled, {there:,} there before"
+        return f"{done}; {', '.join(rest)}"
 
 
 def run(
@@ -124,6 +141,7 @@ def run(
     except KeyboardInterrupt:
         result.stopped = "interrupt"
     result.configurations = len(run_.configurations - {entry.hash for entry in census.entries.values()})
+    result.undone = result.planned - result.replayed - result.there_before - result.variants_skipped
     result.coverage = coverage(census, plan, replay, run_.there)
     result.seconds = time.monotonic() - begin
     for skipped in result.skipped:
@@ -206,7 +224,8 @@ class _Run:
                         self._replay.chose(tune(self._replay, census, tuned, pool))
                     self._result.winners += 1
             except Exception as error:
-                self._result.skipped.append(_skipped(f"{tuned.kernel} (winner for {tuned.key[:MAX_SHOWN]})", error))
+                what = f"{tuned.kernel} (winner for {tuned.key[:MAX_SHOWN]})"
+                self._result.skipped.append(_skipped(what, error, winner=True))
 
     def _one(self, entries: list[Entry]) -> list[bool]:
         loads_here = self._go_there is not None
@@ -236,7 +255,7 @@ class _Run:
             if self._go_there is None:
                 fresh = [self._replay.replay(entry) or was for entry, was in zip(entries, fresh, strict=True)]
         except Exception as error:
-            self._result.skipped.append(_skipped(entries[0].kernel, error))
+            self._result.skipped += [_skipped(entry.kernel, error) for entry in entries]
         else:
             self._result.replayed += sum(fresh)
             self._result.there_before += len(fresh) - sum(fresh)
@@ -265,13 +284,14 @@ def _ready_to_go(plan: Plan, replay: Replay, result: Prewarmed) -> Iterator[list
             yield good
 
 
-def _skipped(what: str, error: Exception) -> Skipped:
+def _skipped(what: str, error: Exception, winner: bool = False) -> Skipped:
     """Whatever comes of one entry, the others are replayed: a census is a file, and may say anything."""
     from tritonprobe.adapter.replay import Stale
 
-    if isinstance(error, Stale):
-        return Skipped(what, str(error))
-    return Skipped(what, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:MAX_SHOWN]}")
+    because = str(error)
+    if not isinstance(error, Stale):
+        because = f"{type(error).__name__}: {because.strip().partition(chr(10))[0][:MAX_SHOWN]}"
+    return Skipped(what, because, winner)
 
 
 def _on_disk() -> Callable[[Entry], bool]:
