@@ -145,6 +145,15 @@ def test_every_process_of_the_directory_follows_children_too(directory: Path) ->
         os.kill(child, 9)
 
 
+def test_whoever_names_no_directory_is_told_which_it_was(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITONPROBE_DIR", str(directory))
+    with program(directory) as running:
+        for state in ("off", "on"):
+            first, second = tritonprobe(state).stdout.splitlines()
+            assert first == f"{directory} is switched {state}"
+            assert second.startswith(f"process {running.pid} ")
+
+
 def test_a_program_that_starts_while_it_is_off_is_not_watched_until_it_is_on(directory: Path) -> None:
     said = tritonprobe("off", directory).stdout
     assert said == f"no process counts in {directory} now; those to come there start off\n"

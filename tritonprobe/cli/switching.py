@@ -95,6 +95,8 @@ def _switch(named: str | None, state: signs.State, wait: float, as_json: bool) -
         made = {"directory": str(directory), "asked": state, "processes": processes, "unreadable": unread}
         click.echo(json.dumps(made))
     else:
+        if named is None:
+            say(f"{directory} is switched {state}")
         for each in found:
             say(_sentence(each, state, wait, None if late == asked else late))
         for other in others:
