@@ -301,14 +301,19 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert len(list(cache.glob("*/*.cubin"))) == 3
 
 
-def test_a_package_of_the_working_directory_may_be_allowed(recorded: Path, tmp_path: Path) -> None:
+def test_a_package_of_the_working_directory_may_be_allowed_and_prints_nothing_into_the_document(
+    recorded: Path, tmp_path: Path
+) -> None:
     """As `python -m` finds it: a console script has no working directory on its path."""
     (tmp_path / "a_server_here").mkdir()
-    (tmp_path / "a_server_here" / "__init__.py").write_text("print('imported')")
+    (tmp_path / "a_server_here" / "__init__.py").write_text(
+        "import atexit, os, sys\nprint('imported')\nprint('past us', file=sys.__stdout__)\n"
+        "os.write(1, b'by C\\n')\natexit.register(print, 'at exit')"
+    )
     code = "import sys; sys.path = [p for p in sys.path if p]; from tritonprobe.cli import main; main()"
     words = ("prewarm", str(recorded), "--target", "cuda:90", "--allow", "a_server_here", "--json")
     done = subprocess.run(
         [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert "imported" in done.stdout
-    assert "cannot be imported" not in done.stderr
+    assert json.loads(done.stdout)["planned"] == 2
+    assert sorted(done.stderr.splitlines()) == ["at exit", "by C", "imported", "past us"]

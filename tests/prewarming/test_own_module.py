@@ -107,7 +107,7 @@ def test_a_module_that_is_run_is_known_by_the_name_that_others_import(tmp_path: 
     assert "__main__" not in program.census.read_text().replace("server.__main__", "server")
 
     code, out, err = program.prewarm("--allow", "server")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"imported as {home}\n")
     assert re.search(r"2 variants in [\d.]+ s: 2 compiled, 0 there before; 0 skipped, .* 100\.0% of", out)
     assert program.starts == [home]  # without what a program does
 

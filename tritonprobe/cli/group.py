@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any, TextIO
@@ -78,6 +79,29 @@ class VerbGroup(click.Group):
 def say(sentence: str, err: bool = False) -> None:
     """One line, whatever names it repeats."""
     click.echo(plain(sentence), err=err)
+
+
+@contextmanager
+def own_stdout() -> Iterator[None]:
+    """For a verb that imports a user's modules: what they print meanwhile, or at exit, goes to standard error."""
+    ours, errors = sys.stdout, sys.stderr
+    with ExitStack() as stack:
+        if ours is not None and errors is not None:  # None: closed by who started us
+            stack.enter_context(redirect_stdout(errors))
+            with suppress(OSError, ValueError):  # a stream that is no file
+                _redirect(stack, ours, errors)
+        yield
+
+
+def _redirect(stack: ExitStack, ours: TextIO, errors: TextIO) -> None:
+    """Also what is printed by no means of Python's."""
+    out, err = ours.fileno(), errors.fileno()
+    kept = os.dup(out)
+    stack.callback(os.close, kept)
+    os.dup2(err, out)
+    stack.callback(os.dup2, kept, out)
+    stack.callback(ours.flush)  # of who kept the stream itself
+    stack.callback(atexit.register, os.dup2, err, out)  # the last to register is the first to be called
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tritonprobe.cli.census import load, save
-from tritonprobe.cli.group import BadInput, say
+from tritonprobe.cli.group import BadInput, own_stdout, say
 from tritonprobe.plain import plain
 
 if TYPE_CHECKING:
@@ -80,8 +80,9 @@ def prewarm(
 ) -> None:
     """Compile what a CENSUS recorded, into Triton's cache folder (TRITON_CACHE_DIR).
 
-    Kernels are imported only from the packages named with --allow. What is stale is named and skipped. Ctrl-C keeps
-    what is done (exit code 130). Exit code 1: nothing of the census can be prewarmed here.
+    Kernels are imported only from the packages named with --allow; what these print goes to standard error. What is
+    stale is named and skipped. Ctrl-C keeps what is done (exit code 130). Exit code 1: nothing of the census can be
+    prewarmed here.
     """
     census = load(path)
     if tune and target is not None:
@@ -89,6 +90,7 @@ def prewarm(
     if output is not None and not output.absolute().parent.is_dir():
         raise BadInput(f"--output {output}: {output.absolute().parent} is no folder")
     with ExitStack() as stack:
+        stack.enter_context(own_stdout())
         _device(stack, target)  # first: a module may ask Triton for its device when it is imported
         _import(modules)
         crashed: list[Skipped] = []
