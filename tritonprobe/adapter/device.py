@@ -43,7 +43,7 @@ def parse_device(text: str) -> int:
     """``compile-only:cuda:90`` -> 90. Raises SettingError."""
     arch = _arch(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else None
     if arch is None:
-        raise SettingError(f"TRITONPROBE_DEVICE={text!r}: expected {PREFIX}cuda:90 (or cuda:80, cuda:100)")
+        raise SettingError(f"TRITONPROBE_DEVICE={text!r}: expected {PREFIX}cuda:90 (cuda:80, cuda:100), or none")
     return arch
 
 
