@@ -94,7 +94,7 @@ class AsksAllOthers:
 
 
 @pytest.mark.parametrize("place", [0, 1, None], ids=["before us", "behind us", "last"])
-def test_a_hook_that_asks_all_others_is_not_asked_for_ever(place: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_asks_all_others_is_not_asked_for_ever(place: int | None) -> None:
     _, seen = waiting()
     hook: Any = AsksAllOthers()
     sys.meta_path.insert(len(sys.meta_path) if place is None else place, hook)

@@ -24,9 +24,8 @@ def home_of(thing: Any) -> str:
     module = module_of(thing)
     if module not in MAIN:
         return module
-    inside = getattr(
-        thing, "__globals__", None
-    )  # of a function: `sys.modules` may hold a profiler that runs the program
+    # A function tells by itself; `sys.modules` may hold a profiler that runs the program.
+    inside = getattr(thing, "__globals__", None)
     if inside is None and module in sys.modules:
         inside = vars(sys.modules[module])
     return _home(inside or {})

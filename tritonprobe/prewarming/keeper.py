@@ -52,7 +52,6 @@ class CensusKeeper:
         self._new = threading.Event()
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
-        self._file = self._named()
         self._written: bytes | None = None
         tell_in_child(self)
         atexit.register(self.write)
@@ -70,10 +69,11 @@ class CensusKeeper:
 
     def write(self) -> None:
         """Writes what there is now, unless it is there already. Never raises."""
-        if self._thread is None or self._file is None:
+        ledger = self._ledger.path
+        if self._thread is None or ledger is None:
             return  # nothing was ever met, or this process counts in memory
         try:
-            if self._ledger.path is None or not self._ledger.path.exists():
+            if not ledger.exists():
                 return  # without its ledger beside it, a census would be taken for a dead process's
             with self._lock:
                 census = self._census()
@@ -81,10 +81,10 @@ class CensusKeeper:
                 for piece in pieces(census):
                     digest.update(piece.encode(errors="replace"))
                 if digest.digest() != self._written:
-                    write_whole(self._file, pieces(census), MODE)
+                    write_whole(ledger.with_name(f"census-{ledger.stem}.json"), pieces(census), MODE)
                     self._written = digest.digest()
         except FileNotFoundError:
-            log.debug("tritonprobe: %s is gone, and the census with it", self._file.parent)
+            log.debug("tritonprobe: %s is gone, and the census with it", ledger.parent)
         except Exception:
             self._fault("census")
 
@@ -93,21 +93,17 @@ class CensusKeeper:
         self._lock = threading.RLock()
         self._new = threading.Event()
         self._thread = self._written = None
-        self._file = self._named()
 
     def _keep(self) -> None:
-        if self._file is not None:
+        ledger = self._ledger.path
+        if ledger is not None:
             with suppress(OSError):
-                fold(self._file.parent)
+                fold(ledger.parent)
         while True:
             if self._new.wait(LATEST):
                 self._new.clear()
                 time.sleep(SOON)
             self.write()
-
-    def _named(self) -> Path | None:
-        path = self._ledger.path
-        return None if path is None else path.with_name(f"census-{path.stem}.json")
 
 
 def collect(directory: Path) -> Census:
