@@ -1,14 +1,15 @@
 """What tritonprobe costs the example server: tokens a second unprobed, switched off, and with everything on, in turns.
 
-    TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost [--rounds 300] [-o FILE]
+    TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost [--seconds 150] [--states unprobed,off,on] [-o FILE]
 
 One engine in one process, without HTTP, on 16 requests that all get a token each step. `unprobed` is the program as it
 would be without tritonprobe: its ops are functions that ask `supports` and call the kernel or the fallback, launched by
 Triton's own launcher, and no request or step is told of; `off` is what `uninstrument` leaves, where ops are counted;
 `on` is everything. Tokens a second are those of the
 median step of rounds that take turns every tenth of a second, in the middle of the same requests, on one core, since a
-machine's pace drifts by more than what is looked for. What GPU windows take is added, as their budget bounds it. Exit
-code 1: the loss may be more than 1%.
+machine's pace drifts by more than what is looked for. With fewer states there are more rounds of each: a pair of rounds
+says little where half of them are slowed down by other machines' work. What GPU windows take is added, as their budget
+bounds it. Exit code 1: the loss may be more than 1%.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -49,7 +50,7 @@ MODEL = ModelConfig(
     layers=8, hidden=1024, heads=16, kv_heads=8, intermediate=2816, vocab=32000, max_len=2048, dtype="bfloat16"
 )
 STATES = ("unprobed", "off", "on")
-CALM = 10  # rounds after which the calmest core is looked for again
+CALM = 40  # rounds after which the calmest core is looked for again
 SPARE = 6 * (STEPS + SETTLING)  # tokens a request still has when the next ones are sent for
 
 
@@ -162,28 +163,35 @@ class States:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=150.0, help="how long rounds take turns")
+    parser.add_argument("--states", default=",".join(STATES), help="unprobed, on and, between them, off")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
+    taking_turns = tuple(options.states.split(","))
+    if taking_turns not in (STATES, (STATES[0], STATES[-1])):
+        parser.error(f"--states {options.states}: expected {','.join(STATES)} or {STATES[0]},{STATES[-1]}")
     watch: Any = current().adapter.gpu
     if watch is None:
         parser.error("GPU windows are off: set TRITONPROBE_GPU_WINDOWS=1")
     model = Decoder(MODEL, REQUESTS, torch.device("cuda"))
     draw = random.Random(0)
-    rounds: dict[str, list[float]] = {state: [] for state in STATES}
+    rounds: dict[str, list[float]] = {state: [] for state in taking_turns}
     with Engine(model, EngineConfig(max_len=MODEL.max_len, vocab=MODEL.vocab, slots=REQUESTS)) as engine:
         served = next(thread for thread in threading.enumerate() if "engine" in thread.name)
         assert served.native_id is not None
         traffic = Traffic(engine)
         states = States(traffic)
-        for state in STATES * 2:
+        for state in taking_turns * 2:
             states.enter(state)
             traffic.tokens_per_second()
         cores = os.sched_getaffinity(0)
-        for number in range(options.rounds):
+        until = time.monotonic() + options.seconds
+        for number in count():
+            if time.monotonic() > until:
+                break
             if number % CALM == 0:
                 stay_on_one_core(served.native_id, cores)
-            for state in draw.sample(STATES, len(STATES)):
+            for state in draw.sample(taking_turns, len(taking_turns)):
                 states.enter(state)
                 rounds[state].append(traffic.tokens_per_second())
         states.enter("on")
@@ -193,9 +201,10 @@ def main() -> int:
         traffic.finish()
     tritonprobe.uninstrument()
     torch.cuda.synchronize()
-    command = f"TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost --rounds {options.rounds}"
+    command = "TRITONPROBE_GPU_WINDOWS=1 python -m tests.gpu.server_cost"
+    command += f" --seconds {options.seconds:g} --states {options.states}"
     more = {
-        "on_of_off": asdict(interval(ratios(rounds["off"], rounds["on"]), 0)),
+        "on_of_off": asdict(interval(ratios(rounds["off"], rounds["on"]), 0)) if "off" in rounds else None,
         "period_s": watch.times.budget.period,
         "seen_in_windows": [[asdict(sample) for sample in each] for each in seen],
     }

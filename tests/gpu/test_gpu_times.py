@@ -287,6 +287,36 @@ def test_a_capture_inside_a_window_is_left_in_peace(runtime: Runtime) -> None:
     assert seen_while(graph.replay)[0].bucket == "n<=512"
 
 
+def test_the_self_test_passes_beside_threads_that_launch(runtime: Runtime) -> None:
+    """Their records come in buffers of their own, also before ours and one by one."""
+    from tritonprobe.gpu.cupti import the_cupti
+    from tritonprobe.gpu.cupti_clock import marker_of
+    from tritonprobe.gpu.driver import Driver
+
+    cupti, driver, over = the_cupti(), Driver(), threading.Event()
+    marker_of(cupti, driver, 0)
+    stride = cupti.stride
+
+    def launch(pause: float) -> None:
+        call = bumping()
+        while not over.wait(pause):
+            call()
+
+    threads = [threading.Thread(target=launch, args=(pause,)) for pause in (0.0, 0.0005, 0.002)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            with cupti.use:
+                cupti.test(driver, 0).close()
+            assert cupti.stride == stride
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    torch.cuda.synchronize()
+
+
 def test_bench_is_the_records_time(runtime: Runtime) -> None:
     x, y, out = (torch.zeros(1 << 20, device="cuda") for _ in range(3))
     call = lambda: tiny.add[(1024,)](x, y, out, 1 << 20, BLOCK=1024)  # noqa: E731
@@ -298,6 +328,24 @@ def test_bench_is_the_records_time(runtime: Runtime) -> None:
     low, high = both
     assert 0.5 * low <= middle <= 2 * high
     assert 0.001 < middle < 0.02  # milliseconds: 12 MB at some terabytes a second, from a cold cache
+
+
+def test_two_benchmarks_of_a_short_kernel_agree(runtime: Runtime) -> None:
+    x, y, out = (torch.zeros(1024, device="cuda") for _ in range(3))
+    called = 0
+
+    def call() -> None:
+        nonlocal called
+        called += 1
+        tiny.add[(1,)](x, y, out, 1024, BLOCK=1024)
+
+    every = bench(call, return_mode="all")
+    assert isinstance(every, list)
+    assert 500 < len(every) < called  # calls in a row, between two series, are in no time
+    first, second = (bench(call, return_mode="median") for _ in range(2))
+    assert isinstance(first, float)
+    assert isinstance(second, float)
+    assert abs(first - second) * 1e6 < LEAST_NS
 
 
 def test_after_uninstrument_nothing_is_outstanding(runtime: Runtime) -> None:

@@ -5,6 +5,10 @@
 Between two calls of the function goes a marker kernel of ours, so that each record is known to be of one call: their
 durations add up to the call's time. What the host does in between is not in it, which is why winners of short kernels
 stop being noise. As Triton's own benchmark does, it overwrites the L2 cache before each call.
+
+The time of a short kernel in one series of such calls, however long, is off by some nanoseconds, and in the next series
+by others; calls in a row between two series are what makes the difference anew. So several series are measured. (Found
+on an H200, where the scatter of ten benchmarks fell by half; the hardware's reason is not known to us.)
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ log = logging.getLogger("tritonprobe")
 CACHE_BYTES = 256 << 20
 """More than any GPU's L2 cache."""
 MOST_CALLS = 5000
+SERIES = 10
 COLLECT_SECONDS = 30.0
 
 ReturnMode = Literal["mean", "median", "min", "max", "all"]
@@ -83,23 +88,21 @@ def gpu_times(
     torch.cuda.synchronize()
     cache = torch.empty(CACHE_BYTES // 4, dtype=torch.int32, device="cuda")
     estimate = _estimate(fn, cache)
-    for _ in range(_calls(warmup, estimate)):
+    warm = _calls(warmup, estimate)
+    for _ in range(warm):
         fn()
     calls = min(_calls(rep, estimate), MOST_CALLS)
-    stream = torch.cuda.current_stream().cuda_stream
     graphs = torch_graphs.are_there_any()
     with cupti.use:
         try:
             _clear(cupti, graphs)
             cupti.enable()
             try:
-                for _ in range(calls):
-                    for tensor in grad_to_none or ():
-                        tensor.grad = None
-                    cache.zero_()
-                    marker.launch(1, stream)
-                    fn()
-                    marker.launch(2, stream)
+                for series in range(SERIES):
+                    for _ in range(min(warm, calls) // SERIES):
+                        fn()
+                    torch.cuda.synchronize()
+                    _marked(fn, len(range(series, calls, SERIES)), marker, cache, grad_to_none)
             finally:
                 cupti.disable()
             torch.cuda.synchronize()
@@ -115,6 +118,20 @@ def gpu_times(
     if lost or len(times) != calls:
         raise GpuTimingError(f"{calls} calls left the records of {len(times)}, and {lost} were dropped")
     return times
+
+
+def _marked(fn: Callable[[], Any], calls: int, marker: Marker, cache: Any, grad_to_none: Sequence[Any] | None) -> None:
+    """Calls `fn` so often from a cold cache, each call between two marks."""
+    import torch
+
+    stream = torch.cuda.current_stream().cuda_stream
+    for _ in range(calls):
+        for tensor in grad_to_none or ():
+            tensor.grad = None
+        cache.zero_()
+        marker.launch(1, stream)
+        fn()
+        marker.launch(2, stream)
 
 
 def _tools() -> tuple[Cupti, Driver, Marker]:

@@ -237,7 +237,7 @@ class Cupti:
                 f"{len(_TEST_GRIDS)} launches left no record "
                 f"({self._callbacks.counts()[0]} buffers lent, all back: {whole})"
             )
-        self.stride = self._learn(raw[0])
+        self.stride = self._learn(max(raw, key=len))  # another thread's launches may have a buffer of their own
         found = read(raw, self.stride)
         found.move_to(self._began, now)
         mine = [i for i, name in enumerate(found.name.tolist()) if text_at(name) == MARK]

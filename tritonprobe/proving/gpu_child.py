@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ WARM_LAUNCHES = 300
 GRAPH_KERNELS = 100
 GRAPH_REPLAYS = 200
 SEVERAL = 20  # rounds of what needs fewer
+MATMUL_SIDES = 64, 256  # of those to tune; of the first the best two configurations nearly tie
 CONSUMED_SECONDS = 0.5  # of a window with as many records as come in it
 
 Switch = Callable[[], AbstractContextManager[None]]
@@ -50,7 +52,10 @@ class Parts:
         self.pairs, self.seed, self.say = pairs, seed, say
         self.kernels = {"add": kernels.add_kernel, "matmul": kernels.matmul_kernel}
         self.x, self.y, self.out = (torch.zeros(1024, device="cuda") for _ in range(3))
-        self.a, self.b, self.c = (torch.zeros(64, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+        self.squares = {
+            side: [torch.zeros(side, side, device="cuda", dtype=torch.float16) for _ in range(3)]
+            for side in MATMUL_SIDES
+        }
         self._add()
         self._matmul()
 
@@ -184,22 +189,25 @@ class Parts:
         return exact(self.say, self.seed)
 
     def tuner(self) -> dict[str, Any]:
-        """Ten tunings by each clock of a short add and of a small matmul, as an autotuner calls it: who wins?"""
+        """Ten tunings by each clock of a short add and of two small matmuls, as an autotuner calls it: who wins?"""
         from triton.testing import do_bench
 
         from tritonprobe.gpu import bench
 
         clocks: dict[str, Any] = {"do_bench": do_bench, "gpu.bench": bench}
-        add = [
-            (f"BLOCK={block}, num_warps={warps}", partial(self._add, block, warps))
-            for block in (256, 1024)
-            for warps in (1, 2, 4, 8)
-        ]
-        matmul = [
-            (f"BLOCK={m},{n},{k}", partial(self._matmul, m, n, k)) for m in (16, 64) for n in (16, 64) for k in (16, 64)
-        ]
+        tuned = {
+            "add": [
+                (f"BLOCK={block}, num_warps={warps}", partial(self._add, block, warps))
+                for block in (256, 1024)
+                for warps in (1, 2, 4, 8)
+            ]
+        }
+        for side in self.squares:
+            tuned[f"matmul_{side}"] = [
+                (f"BLOCK={m},{n},{k}", partial(self._matmul, m, n, k, side)) for m, n, k in product((16, 64), repeat=3)
+            ]
         found: dict[str, Any] = {}
-        for name, configs in (("add", add), ("matmul", matmul)):
+        for name, configs in tuned.items():
             for clock_name, clock in clocks.items():
                 sessions = []
                 for _ in range(10):
@@ -215,9 +223,9 @@ class Parts:
         grid = (-(-1024 // block),)
         self.kernels["add"][grid](self.x, self.y, self.out, 1024, BLOCK=block, num_warps=warps)
 
-    def _matmul(self, m: int = 64, n: int = 64, k: int = 64) -> None:
-        self.kernels["matmul"][64 // m, 64 // n](
-            self.a, self.b, self.c, 64, 64, 64, 64, 1, 64, 1, 64, 1,
+    def _matmul(self, m: int = 64, n: int = 64, k: int = 64, side: int = 64) -> None:
+        self.kernels["matmul"][side // m, side // n](
+            *self.squares[side], side, side, side, side, 1, side, 1, side, 1,
             BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, PRECISION="ieee",
         )  # fmt: skip
 
