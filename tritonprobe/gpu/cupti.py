@@ -237,7 +237,7 @@ class Cupti:
                 f"{len(_TEST_GRIDS)} launches left no record "
                 f"({self._callbacks.counts()[0]} buffers lent, all back: {whole})"
             )
-        self.stride = self._learn(max(raw, key=len))  # another thread's launches may have a buffer of their own
+        self.stride = self._learn(raw)
         found = read(raw, self.stride)
         found.move_to(self._began, now)
         mine = [i for i, name in enumerate(found.name.tolist()) if text_at(name) == MARK]
@@ -252,9 +252,12 @@ class Cupti:
         if np.any(np.diff(found.correlation[mine]) <= 0):
             raise CuptiError("correlation ids do not rise in launch order")
 
-    def _learn(self, raw: npt.NDArray[np.uint8]) -> int:
-        """The size of a record, from where CUPTI says that the first two begin."""
-        aligned = np.frombuffer(bytearray(raw.tobytes()), np.uint8)
+    def _learn(self, raw: list[npt.NDArray[np.uint8]]) -> int:
+        """The size of a record, from where CUPTI says that the first two of a buffer begin.
+
+        Of the largest one: what another thread launched meanwhile may be alone in a buffer of its own.
+        """
+        aligned = np.frombuffer(bytearray(max(raw, key=len).tobytes()), np.uint8)
         places: list[int] = []
         record = c.c_void_p()
         while len(places) < 2 and not self._lib.cuptiActivityGetNextRecord(
@@ -262,7 +265,7 @@ class Cupti:
         ):
             places.append(record.value or 0)
         if len(places) < 2:
-            raise CuptiError(f"{len(raw)} bytes hold {len(places)} record, expected {len(_TEST_GRIDS)}")
+            raise CuptiError(f"{len(aligned)} bytes hold {len(places)} record, expected {len(_TEST_GRIDS)}")
         return places[1] - places[0]
 
     def _check(self, name: str, *arguments: object) -> None:

@@ -1,0 +1,41 @@
+"""What is asked of libcupti itself; without a GPU it loads and reads records all the same."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_records.fake_gpu import raw
+from tritonprobe import native
+from tritonprobe.gpu.cupti import CALLBACKS_SOURCE, Cupti, CuptiError
+
+CUDA_12 = 208  # bytes of a kernel record of the libcupti that Triton 3.6 to 3.9 have
+
+
+@pytest.fixture(scope="module")
+def cupti() -> Cupti:
+    if native.load(CALLBACKS_SOURCE) is None:
+        pytest.skip("there is no C compiler")
+    spec = find_spec("triton")
+    assert spec is not None
+    assert spec.origin is not None
+    found = sorted(Path(spec.origin).parent.glob("backends/nvidia/lib/cupti/libcupti.so.12"))
+    if not found:
+        pytest.skip("Triton has no libcupti of CUDA 12")
+    return Cupti(str(found[0]))
+
+
+def test_a_records_size_is_learnt_from_the_first_two(cupti: Cupti) -> None:
+    assert cupti._learn([raw([{"correlation": 1}, {"correlation": 2}, {"correlation": 3}], CUDA_12)]) == CUDA_12
+
+
+def test_a_record_of_another_thread_may_come_first_and_alone(cupti: Cupti) -> None:
+    theirs, ours = raw([{"correlation": 7}], CUDA_12), raw([{"correlation": n} for n in range(8, 12)], CUDA_12)
+    assert cupti._learn([theirs, ours]) == CUDA_12
+
+
+def test_one_record_teaches_nothing(cupti: Cupti) -> None:
+    with pytest.raises(CuptiError, match="208 bytes hold 1 record, expected 4"):
+        cupti._learn([raw([{}], CUDA_12)])
