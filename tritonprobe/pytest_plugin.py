@@ -10,11 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 _GATE = pytest.StashKey[ExitStack]()
 """Of a test that takes the fixture: what ends with its call, and raises if something was cold."""
+
+
+_Failed: Any = pytest.fail.Exception
+
+
+class _ColdError(_Failed, AssertionError):  # type: ignore[misc]  # a class that pytest gives no public type
+    """Shown without a traceback as pytest's own failures are, for no line of the test's says more; and an assertion,
+    which `xfail(raises=AssertionError)` expects."""
+
+    def __init__(self, what: str) -> None:
+        _Failed.__init__(self, what, pytrace=False)
 
 
 class _NotRunError(Exception):
@@ -45,8 +57,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         if _GATE in item.stash:
             item.stash[_GATE].close()
     except AssertionError as error:
-        failed = pytest.fail.Exception(str(error), pytrace=False)  # no line of the test's says more
-        raise failed from None
+        raise _ColdError(str(error)) from None
     return result
 
 

@@ -270,7 +270,7 @@ def test_cold_and_wrong(no_cold_calls):
     add_kernel[(1,)](X, X, X, 64, BLOCK=32)
     raise LookupError("its own")
 
-@pytest.mark.xfail(strict=True)
+@pytest.mark.xfail(strict=True, raises=AssertionError)
 def test_cold_as_is_known(no_cold_calls):
     add_kernel[(1,)](X, X, X, 64, BLOCK=16)
 

@@ -84,8 +84,11 @@ def test_openmetrics_says_the_unit_and_ends_properly() -> None:
     assert units["tritonprobe_launches"] == ""
 
 
-@pytest.mark.parametrize("accept", [None, "", BROWSER, "*/*", "text/plain;version=0.0.4"])
-def test_who_does_not_name_openmetrics_gets_the_old_text(accept: str | None) -> None:
+@pytest.mark.parametrize(
+    "accept",
+    [None, "", BROWSER, "*/*", "text/plain;version=0.0.4", "application/openmetrics-text;q=0.2,text/plain;q=0.9"],
+)
+def test_who_does_not_prefer_openmetrics_gets_the_old_text(accept: str | None) -> None:
     content_type, body = render(full_ledger(), accept)
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     assert b"# EOF" not in body

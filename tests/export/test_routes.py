@@ -58,12 +58,15 @@ def test_the_report_is_whatever_the_server_was_given(probed: Probed) -> None:
         ("text/plain", "text/plain; charset=utf-8"),
         ("Text/HTML; q=1, application/json", "text/plain; charset=utf-8"),
         ("application/json, text/plain, */*", "application/json"),
+        ("text/plain;q=0.5, application/json", "application/json"),
+        ("application/json;q=0.1, text/html;q=0.2", "text/plain; charset=utf-8"),
+        ("text/plain;q=0", "application/json"),
         ("*/*", "application/json"),
         ("", "application/json"),
         (None, "application/json"),
     ],
 )
-def test_the_report_is_text_for_those_who_name_that_first(
+def test_the_report_is_text_for_those_who_prefer_that(
     probed: Probed, accept: str | None, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for forced in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # that is about the server's own terminal

@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client import core as client
 
 from tritonprobe.export import exposition
+from tritonprobe.export.accept import preferred
 from tritonprobe.ledger import METRICS, Family, HistogramSample, Metric, Readable, Traced
 from tritonprobe.ledger.schema import PREFIX
 
@@ -40,8 +41,8 @@ class Collector:
 
 
 def render(ledger: Readable, accept: str | None) -> tuple[str, bytes]:
-    """The content type and body of one scrape: OpenMetrics 1.0 for those who name it in `accept`, else text 0.0.4."""
-    if OPENMETRICS in [kind.partition(";")[0].strip().lower() for kind in (accept or "").split(",")]:
+    """The content type and body of one scrape: OpenMetrics 1.0 for those who prefer it to text, else text 0.0.4."""
+    if preferred(accept, (OPENMETRICS, "text/plain")) == OPENMETRICS:
         return f"{OPENMETRICS}; version=1.0.0; charset=utf-8", exposition.openmetrics(ledger.collect())
     return TEXT, exposition.text(ledger.collect())
 

@@ -5,7 +5,7 @@
 ``/metrics``    the ledger for Prometheus, as text or OpenMetrics
 ``/ready``      200 once the process takes traffic, 503 before; JSON, with the reason and the prewarmed coverage
 ``/census``     what was launched, how often and how cold, for ``tritonprobe prewarm``; JSON
-``/report``     the report of whoever serves it: JSON, or text for those who name that first, as browsers do
+``/report``     the report of whoever serves it: JSON, or text for those who prefer that, as browsers do
 ==============  =========================================================================
 """
 
@@ -19,6 +19,7 @@ from http import HTTPStatus
 from io import StringIO
 from typing import Protocol
 
+from tritonprobe.export.accept import preferred
 from tritonprobe.export.prometheus import render
 from tritonprobe.ledger import Readable, Sample
 from tritonprobe.ledger.schema import PREWARM_COVERAGE
@@ -30,6 +31,7 @@ log = logging.getLogger("tritonprobe")
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 METHODS = ("GET", "HEAD")
+_READ = ("text/plain", "text/html")
 _PATHS = """tritonprobe
 /metrics  for Prometheus, as text or OpenMetrics
 /ready    200 once the process takes traffic, 503 before
@@ -95,18 +97,13 @@ def _answer(path: str, accept: str | None, source: Source) -> Response:
         return Response(HTTPStatus.OK, JSON, source.runtime.census().text().encode())
     if path == "/report" and source.report is not None:
         report = source.report()
-        return _text(HTTPStatus.OK, _readable(report)) if _reads_text(accept) else _json(HTTPStatus.OK, report)
+        reads_text = preferred(accept, (JSON, *_READ)) in _READ
+        return _text(HTTPStatus.OK, _readable(report)) if reads_text else _json(HTTPStatus.OK, report)
     paths = _PATHS if source.report is None else _PATHS + _REPORT
     if path == "/":
         return _text(HTTPStatus.OK, paths)
     why = _NO_REPORT if path == "/report" else "there is nothing here"
     return _text(HTTPStatus.NOT_FOUND, f"{why}; {paths}")
-
-
-def _reads_text(accept: str | None) -> bool:
-    """Whether text is named first of what a report may be."""
-    kinds = [kind.partition(";")[0].strip().lower() for kind in (accept or "").split(",")]
-    return next((kind != JSON for kind in kinds if kind in (JSON, "text/plain", "text/html")), False)
 
 
 def _readable(report: object) -> str:
