@@ -21,9 +21,11 @@ _GATE = pytest.StashKey[ExitStack]()
 _Failed: Any = pytest.fail.Exception
 
 
-class _ColdError(_Failed, AssertionError):  # type: ignore[misc]  # a class that pytest gives no public type
+class ColdError(_Failed, AssertionError):  # type: ignore[misc]  # a class that pytest gives no public type
     """Shown without a traceback as pytest's own failures are, for no line of the test's says more; and an assertion,
     which `xfail(raises=AssertionError)` expects."""
+
+    __module__ = "builtins"  # as that of pytest's own: a summary then has room for what was cold
 
     def __init__(self, what: str) -> None:
         _Failed.__init__(self, what, pytrace=False)
@@ -57,7 +59,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         if _GATE in item.stash:
             item.stash[_GATE].close()
     except AssertionError as error:
-        raise _ColdError(str(error)) from None
+        raise ColdError(str(error)) from None
     return result
 
 
