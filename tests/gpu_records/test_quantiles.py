@@ -36,6 +36,18 @@ def test_the_middle_of_an_even_spread_is_its_median() -> None:
     assert quantile([1.0, 3.0], 0.5) == 2.0
 
 
+@pytest.mark.parametrize("q", [0.2, 0.4, 0.5, 0.6, 0.8, 0.9])
+def test_a_quantile_of_an_even_spread_is_itself(q: float) -> None:
+    assert quantile(list(range(1001)), q) == pytest.approx(1000 * q, abs=1)
+
+
+@pytest.mark.parametrize("q", [0.2, 0.4, 0.5, 0.6, 0.8])
+@pytest.mark.parametrize("outlier", [0.0, 1e6])
+def test_what_was_interrupted_is_in_no_quantile_but_the_end(q: float, outlier: float) -> None:
+    """Two of a hundred are far off, the others alike."""
+    assert quantile(sorted([1.0] * 98 + [outlier] * 2), q) == pytest.approx(1.0)
+
+
 def test_two_kernels_less_than_a_tick_apart_are_told_apart() -> None:
     """5 ns of 1,160, seen by a clock of 32 ns: the middle values are the same."""
     draw = random.Random(0)

@@ -11,22 +11,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-AROUND = 0.4
-"""The share of the values on each side of a quantile that speak for it; fewer near the ends, none at 0 and 1."""
+AROUND = 0.8
+"""Of the values between a quantile and the nearer end the share that speak for it, and as many on its other side. So a
+fifth of those towards an end are left out, whichever quantile it is; at 0 and 1 the end speaks for itself."""
 
 LEAST = 1e-9
 """Of a value: what is less speaks for nothing, and is too little to divide by."""
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """The mean of the values between the quantiles ``q - AROUND`` and ``q + AROUND``. Raises ValueError.
+    """The mean of the values around `q`: for q=0.5 those between the quantiles 0.1 and 0.9. Raises ValueError.
 
-    `ordered` is not empty. For a symmetric distribution and q=0.5 that is the median; else it is a smoothed one.
+    `ordered` is not empty. Where values rise evenly that is the quantile itself, else a smoothed one: of two groups, of
+    which one is the larger, the middle lies between them.
     """
     if not 0 <= q <= 1:
         raise ValueError(f"quantile {q}: expected 0 to 1")
     count = len(ordered)
-    around = min(AROUND, q, 1 - q)
+    around = AROUND * min(q, 1 - q)
     low, high = (q - around) * count, (q + around) * count
     if high - low < LEAST:
         return ordered[min(int(low), count - 1)]
