@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tritonprobe")
 
 KIND = "prewarm"
+Inputs = tuple[dict[str, Any], dict[Any, Any], dict[Any, Any], dict[str, Any]]
+"""Of a compile: signature, constants, attributes and options."""
 
 
 class Stale(Exception):  # noqa: N818  # it reads as what it says
@@ -156,11 +158,10 @@ class Replay:
         names = {name: (place,) for place, name in enumerate(jit.arg_names)}
         constexprs.update({names[name]: value for name, value in changed.items() if name in names})
         options.update({name: value for name, value in changed.items() if name not in names})
-        in_memory, _, _, backend, _ = jit.device_caches[device]
+        in_memory, *_ = jit.device_caches[device]
         key = f"{_NO_KEY}: {config}"
         try:
-            parsed = backend.parse_options(options)
-            kernel = jit._do_compile(key, signature, device, constexprs, parsed, attrs, True)
+            kernel = self._build(jit, key, device, (signature, constexprs, attrs, options))
             return set() if kernel is None else {kernel.hash}
         except Exception as error:
             log.debug("tritonprobe: %s as %s: %s", entry.kernel, config, error)
@@ -231,11 +232,10 @@ class Replay:
         return True
 
     def _compile(self, jit: Any, entry: Entry, device: Any, missing: list[str], load: bool) -> None:
-        signature, constexprs, attrs, options = self._inputs(jit, entry)
-        in_memory, _, _, backend, _ = jit.device_caches[device]
+        inputs = self._inputs(jit, entry)
+        in_memory, *_ = jit.device_caches[device]
         for key in missing or ([] if entry.keys else [_NO_KEY]):
-            parsed = backend.parse_options(options)
-            kernel = jit._do_compile(key, signature, device, constexprs, parsed, attrs, True)
+            kernel = self._build(jit, key, device, inputs)
             if kernel is None or kernel.hash != entry.hash or key == _NO_KEY:
                 in_memory.pop(key, None)
             if kernel is None:
@@ -245,12 +245,22 @@ class Replay:
                 raise Stale(f"compiled to {kernel.hash[:12]}, recorded was {entry.hash[:12]}: something else differs")
         if load:
             # Binaries of one signature share a launcher, which Triton 3.6 compiles: once, and not in each thread.
-            types = str([kind for kind in signature.values() if kind != "constexpr"])
+            types = str([kind for kind in inputs[0].values() if kind != "constexpr"])
             with self._building.setdefault(types, threading.Lock()):
                 for key in entry.keys:
                     in_memory[key]._init_handles()
 
-    def _inputs(self, jit: Any, entry: Entry) -> tuple[dict[str, Any], dict[Any, Any], dict[Any, Any], dict[str, Any]]:
+    def _build(self, jit: Any, key: str, device: Any, inputs: Inputs) -> Any:
+        """Triton's `_do_compile`. One binary may be an entry and a configuration of others: threads that come to it at
+        the same time compile it once, and the later ones find it on the disk.
+        """
+        signature, constexprs, attrs, options = inputs
+        parsed = jit.device_caches[device][3].parse_options(options)
+        binary = f"{jit.ASTSource(jit, signature, constexprs, attrs).hash()} {parsed.hash()}"
+        with self._building.setdefault(binary, threading.Lock()):
+            return jit._do_compile(key, signature, device, constexprs, parsed, attrs, True)
+
+    def _inputs(self, jit: Any, entry: Entry) -> Inputs:
         try:
             return decode_inputs(json.loads(entry.inputs), partial(self.resolve, user=jit.fn.__module__))
         except EncodingError as error:
