@@ -19,14 +19,19 @@ LEAST = 1e-9
 """Of a value: what is less speaks for nothing, and is too little to divide by."""
 
 
+def require_quantile(q: float) -> None:
+    """Raises ValueError."""
+    if not 0 <= q <= 1:
+        raise ValueError(f"quantile {q}: expected 0 to 1")
+
+
 def quantile(ordered: Sequence[float], q: float) -> float:
     """The mean of the values around `q`: for q=0.5 those between the quantiles 0.1 and 0.9. Raises ValueError.
 
     `ordered` is not empty. Where values rise evenly that is the quantile itself, else a smoothed one: of two groups, of
     which one is the larger, the middle lies between them.
     """
-    if not 0 <= q <= 1:
-        raise ValueError(f"quantile {q}: expected 0 to 1")
+    require_quantile(q)
     count = len(ordered)
     around = AROUND * min(q, 1 - q)
     low, high = (q - around) * count, (q + around) * count

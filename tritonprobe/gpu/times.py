@@ -321,6 +321,16 @@ def foreign_profiler(environ: Mapping[str, str]) -> str | None:
 _living: weakref.WeakSet[GpuTimes] = weakref.WeakSet()
 
 
+def is_anything_under_way() -> bool:
+    """Whether a capture, another profiler or a fork is, as far as anybody here watches."""
+    return any(times.is_busy() for times in list(_living))
+
+
+def may_cupti_leave() -> bool:
+    """Whether CUPTI may be taken out of the process now, for all that windows know and want."""
+    return all(times.may_cupti_leave() for times in list(_living))
+
+
 def _before_fork() -> None:
     # A buffer that CUPTI holds would be given back in the child, too, and its threads would be missing there: so the
     # window that is open ends, and CUPTI leaves with it where it may.
