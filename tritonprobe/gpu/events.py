@@ -28,6 +28,8 @@ log = logging.getLogger("tritonprobe")
 
 PAIRS = 32
 """Pairs of events; so many launches of a window are timed at most."""
+MAX_LAUNCHES = 50_000
+"""Launches of a window that are kept."""
 READ_SECONDS = 2.0
 
 Pair = tuple[Any, Any]
@@ -46,7 +48,7 @@ class EventClock:
         self._torch: Any = sys.modules["torch"]
         self._free: list[Pair] = []
         self._made = 0
-        self._seen: list[Seen] = []
+        self._seen: list[Seen] | None = None  # no window is open
         self._cut = False
         self._sampling = 1  # one launch in so many gets a pair
         self._turn = 0
@@ -84,13 +86,14 @@ class EventClock:
             wait(seconds)
         finally:
             self._source.close(self._see)
-        seen, self._seen = self._seen, []
+        seen, self._seen = self._seen, None
         # So that next time the pairs are spread over the window.
         self._sampling = max(1, self._turn // PAIRS)
         timed = [s for s in seen if s.mark is not None]
-        found = self._read(timed)
-        for s in timed:
-            self._free.append(s.mark)  # type: ignore[arg-type]  # a pair of ours
+        try:
+            found = self._read(timed)
+        finally:
+            self._free += [s.mark for s in timed]  # type: ignore[misc]  # pairs of ours
         if found is None:
             return Looked("cut" if self._cut else "late", launches=len(seen))
         if not found.labels:
@@ -109,8 +112,11 @@ class EventClock:
         return 0
 
     def _see(self, seen: Seen) -> None:
-        if len(self._seen) < 50_000:
-            self._seen.append(seen)
+        kept = self._seen
+        if kept is not None and len(kept) < MAX_LAUNCHES:
+            kept.append(seen)
+        elif seen.mark is not None:  # one that ended after the window, too, gives its pair back
+            self._free.append(seen.mark)  # type: ignore[arg-type]  # a pair of ours
 
     def _make(self) -> Pair | None:
         if self._made >= PAIRS:
