@@ -27,7 +27,8 @@ from tritonprobe.adapter.profilers import Profilers
 from tritonprobe.gpu import cupti_clock as clock_module
 from tritonprobe.gpu import times as times_module
 from tritonprobe.gpu.clock import NotYet
-from tritonprobe.gpu.cupti_clock import CuptiClock
+from tritonprobe.gpu.cupti import CuptiError
+from tritonprobe.gpu.cupti_clock import CuptiClock, make_clock
 from tritonprobe.gpu.names import readable
 from tritonprobe.gpu.publish import Published
 from tritonprobe.gpu.records import RecordError
@@ -168,6 +169,48 @@ def test_asked_to_measure_graphs_too_cupti_stays(program: Program) -> None:
     assert program.window()
     assert program.window()
     assert program.cupti.switches == ["attach", "on", "off"] * 2
+
+
+def test_where_cupti_has_left_it_does_not_come_back_to_graphs(program: Program) -> None:
+    """`gpu.bench` has taken it out, before graphs were to be measured."""
+    program.times._program = dataclasses.replace(program.times._program, graphs_too=True)
+    program.cupti.left = True
+    assert program.window()
+    program.cupti.attached = False
+    program.graphs = True
+    assert program.window() == ()
+    assert program.cupti.switches == ["attach", "on", "off"]
+    why = "this process has CUDA graphs, and CUPTI has left it once: a replay might fail (docs/gpu-times.md)"
+    assert program.times.info == ("none", why)
+
+
+def test_what_another_measures_is_left_to_it_when_windows_end(program: Program) -> None:
+    assert program.window()
+    program.cupti.switches.clear()
+    with program.cupti.use:  # as `gpu.bench` has it
+        program.cupti.attach()
+        program.cupti.outstanding = 1
+        thread = threading.Thread(target=program.times.stop)
+        thread.start()
+        thread.join()
+    assert program.cupti.switches == ["attach"]
+    assert program.cupti.outstanding == 1
+
+
+def test_cupti_leaves_after_a_self_test_that_failed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(cupti: FakeCupti, driver: Any, device: int) -> Any:
+        cupti.attach()
+        raise CuptiError("self-test: correlation ids do not rise in launch order")
+
+    driver = SimpleNamespace(active_device=lambda: 0, relax=lambda: None)
+    monkeypatch.setattr(clock_module, "Driver", lambda: driver)
+    monkeypatch.setattr(clock_module, "the_cupti", lambda: program.cupti)
+    monkeypatch.setattr(clock_module, "marker_of", fails)
+    adapter = program.runtime.adapter
+    clock = make_clock(adapter.windows, program.runtime.ledger, program.times, program.runtime.fault, lambda: True)
+    assert clock.method == "event"
+    assert "self-test: correlation ids do not rise" in clock.why
+    assert program.cupti.switches == ["attach", "leave"]
 
 
 def test_when_the_first_capture_begins_cupti_has_left(program: Program) -> None:

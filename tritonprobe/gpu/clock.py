@@ -44,8 +44,8 @@ class ProgramView(Protocol):
     def may_cupti_leave(self) -> bool:
         """Whether CUPTI may be taken out of the process now: there are no graphs, no capture, no other profiler."""
 
-    def refuses(self) -> str | None:
-        """Why CUPTI must not come into this process any more, if so."""
+    def refuses(self, back: bool) -> str | None:
+        """Why CUPTI must not come into this process any more, if so. `back`: it would come back."""
 
     def saw_replays(self) -> None:
         """A record of a graph was seen."""

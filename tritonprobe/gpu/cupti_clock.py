@@ -50,7 +50,7 @@ class CuptiClock:
             self._relaxed.done = True
         with self._cupti.use:
             began = time.perf_counter()
-            why = self._program.refuses()
+            why = self._program.refuses(self._cupti.left and not self._cupti.attached)
             if why is not None:
                 raise NeverAgain(why)
             with self._switching:
@@ -99,12 +99,16 @@ class CuptiClock:
 
     def rest(self) -> None:
         self.cut()
+        if not self._cupti.use.acquire(blocking=False):
+            return  # it is another's: a window's that has just been cut, or `bench`'s, and both bring it to rest
         try:
             if self._cupti.outstanding:
                 self._cupti.flush(FORCED)
         except CuptiError:
             log.debug("tritonprobe: CUPTI keeps its buffers", exc_info=True)
-        self._leave()  # the self-test brought it in, and no window may have come since
+        finally:
+            self._leave()  # the self-test brought it in, and no window may have come since
+            self._cupti.use.release()
 
     def _leave(self) -> None:
         with self._switching:
@@ -151,10 +155,14 @@ def make_clock(
         each.compiled()  # now: a compiler takes longer than a window
     try:
         cupti = the_cupti()
-        if proton_holds(cupti):
-            raise NotYet("Proton has subscribed to CUPTI")
+    except CuptiError as error:
+        return _events(str(error), source, published, fault)
+    if proton_holds(cupti):
+        raise NotYet("Proton has subscribed to CUPTI")
+    try:
         marker_of(cupti, driver, device)
     except CuptiError as error:
+        CuptiClock(cupti, driver, source, published, program).rest()  # the self-test brought CUPTI in
         return _events(str(error), source, published, fault)
     return CuptiClock(cupti, driver, source, published, program)
 

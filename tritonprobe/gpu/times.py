@@ -127,10 +127,14 @@ class GpuTimes:
         alone = all(what in (FORK, FIRST_CAPTURE) for what in self._busy_with)
         return alone and not self._program.graphs_too and not self._replays and not self._program.has_graphs()
 
-    def refuses(self) -> str | None:
-        if not self._program.graphs_too and (self._replays or self._program.has_graphs()):
-            return "this process has CUDA graphs; TRITONPROBE_GPU_WINDOWS=graphs measures them (docs/gpu-times.md)"
-        return None
+    def refuses(self, back: bool) -> str | None:
+        if self._program.graphs_too and not back:
+            return None
+        if not (self._replays or self._program.has_graphs()):
+            return None
+        if self._program.graphs_too:
+            return "this process has CUDA graphs, and CUPTI has left it once: a replay might fail (docs/gpu-times.md)"
+        return "this process has CUDA graphs; TRITONPROBE_GPU_WINDOWS=graphs measures them (docs/gpu-times.md)"
 
     def saw_replays(self) -> None:
         self._replays = True
