@@ -26,6 +26,7 @@ FIELDS: dict[str, tuple[str, int]] = {
     "context": ("<u4", 44), "stream": ("<u4", 48), "x": ("<i4", 52), "y": ("<i4", 56), "z": ("<i4", 60),
     "block": ("<i4", 64), "correlation": ("<u4", 92), "name": ("<u8", 104), "node": ("<u8", 144), "graph": ("<u4", 156),
 }  # fmt: skip
+CUDA_12 = 208  # of the libcupti that Triton 3.6 to 3.9 have
 
 
 def kernel_dtype(stride: int) -> np.dtype[Any]:

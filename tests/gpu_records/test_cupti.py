@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gpu_records.fake_gpu import raw
-from tritonprobe import native
-from tritonprobe.gpu.cupti import CALLBACKS_SOURCE, Cupti, CuptiError
-
-CUDA_12 = 208  # bytes of a kernel record of the libcupti that Triton 3.6 to 3.9 have
-
-
-@pytest.fixture(scope="module")
-def cupti() -> Cupti:
-    if native.load(CALLBACKS_SOURCE) is None:
-        pytest.skip("there is no C compiler")
-    spec = find_spec("triton")
-    assert spec is not None
-    assert spec.origin is not None
-    found = sorted(Path(spec.origin).parent.glob("backends/nvidia/lib/cupti/libcupti.so.12"))
-    if not found:
-        pytest.skip("Triton has no libcupti of CUDA 12")
-    return Cupti(str(found[0]))
+from tests.gpu_records.fake_gpu import CUDA_12, raw
+from tritonprobe.gpu.cupti import Cupti, CuptiError
 
 
 def test_a_records_size_is_learnt_from_the_first_two(cupti: Cupti) -> None:

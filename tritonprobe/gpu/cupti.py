@@ -261,8 +261,8 @@ class Cupti:
             raise CuptiError(f"records without times: {start.tolist()}, {end.tolist()}")
         if not began - _SLACK_NS < int(start.min()) <= int(end.max()) < ended + _SLACK_NS:
             raise CuptiError(f"records lie at {start.tolist()}, and it was {began} to {ended}")
-        if np.any(np.diff(found.correlation[mine]) <= 0):
-            raise CuptiError("correlation ids do not rise in launch order")
+        if np.any(np.diff(found.correlation[mine]) == 0):  # they may begin again, past the last one
+            raise CuptiError("launches have the same correlation id")
 
     def _learn(self, raw: list[npt.NDArray[np.uint8]]) -> int:
         """The size of a record, from where CUPTI says that the first two of a buffer begin.
