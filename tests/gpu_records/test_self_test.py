@@ -1,4 +1,4 @@
-"""The self-test, on records that come back as CUPTI gives them: in buffers, some of them full of other threads' records."""
+"""The self-test, on records that come back as CUPTI gives them: in buffers, some of them full of other threads'."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_it_passes_beside_a_kernel_that_goes_on(cupti: Cupti, gpu: Gpu) -> None:
     assert cupti.stride == CUDA_12
 
 
-def test_it_passes_aslast_ids_begin_again(cupti: Cupti, gpu: Gpu) -> None:
+def test_it_passes_as_correlation_ids_begin_again(cupti: Cupti, gpu: Gpu) -> None:
     gpu.last = 2**32 - 4
     cupti.test(None, 0)  # type: ignore[arg-type]
     assert gpu.last > 2**32
