@@ -139,6 +139,20 @@ def test_records_of_another_time_fail_it(cupti: Cupti, gpu: Gpu, monkeypatch: py
         cupti.test(None, 0)  # type: ignore[arg-type]
 
 
+def test_what_cannot_be_left_is_not_subscribed_to(cupti: Cupti, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def call(name: str, code: int) -> Callable[..., int]:
+        return lambda *_: called.append(name) or code  # type: ignore[func-returns-value]
+
+    for name, code in (("cuptiSubscribe", 0), ("cuptiEnableCallback", 1), ("cuptiUnsubscribe", 0)):
+        monkeypatch.setattr(gpu, name, call(name, code), raising=False)
+    monkeypatch.setattr(cupti, "attached", True)
+    with pytest.raises(CuptiError, match="cuptiEnableCallback"):
+        cupti.leave(None)  # type: ignore[arg-type]
+    assert called == ["cuptiSubscribe", "cuptiEnableCallback", "cuptiUnsubscribe"]
+
+
 def test_no_record_fails_it(cupti: Cupti, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "cuptiActivityEnable", lambda kind: 0)  # they go to another profiler
     with pytest.raises(CuptiError, match="self-test: 4 launches left no record"):

@@ -197,6 +197,25 @@ def test_what_another_measures_is_left_to_it_when_windows_end(program: Program) 
     assert program.cupti.outstanding == 1
 
 
+def test_stopped_while_another_measures_no_window_opens_after_it(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(times_module, "WAITING_SECONDS", 0.01)
+    monkeypatch.setattr(times_module, "LEAVING_SECONDS", 0.01)
+    program.times.budget.period = 0.01
+    with program.cupti.use:
+        program.times.start()
+        while program.times._turn_lock.acquire(blocking=False):  # until the window's thread waits for CUPTI
+            program.times._turn_lock.release()
+            time.sleep(0.001)
+        while program.times._clock is None:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        program.times.stop()
+    with program.times._turn_lock:
+        assert program.cupti.switches == []
+
+
 def test_cupti_leaves_after_a_self_test_that_failed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(cupti: FakeCupti, driver: Any, device: int) -> Any:
         cupti.attach()

@@ -65,7 +65,10 @@ class Clock(Protocol):
     why: str
 
     def look(self, seconds: float, wait: Callable[[float], object]) -> Looked:
-        """Holds a window open and counts what it saw. May raise CuptiError, DriverError and RecordError."""
+        """Holds a window open and counts what it saw. May raise CuptiError, DriverError and RecordError.
+
+        ``wait`` sleeps, and says whether windows were stopped.
+        """
 
     def cut(self) -> None:
         """Ends the window that is open, for nothing; records are off when this returns."""

@@ -125,12 +125,15 @@ class Cupti:
             return False
         if code:
             raise CuptiError(f"cuptiSubscribe: {self._text(code)}")
-        self._callbacks.leave_with(c.cast(self._lib.cuptiFinalize, c.c_void_p).value)
-        self._check("cuptiEnableCallback", 1, handle, _DRIVER_API, _DRIVER_GET_VERSION)
-        _ = driver.version  # the call to leave from
-        answer = self._callbacks.left()
+        try:
+            self._callbacks.leave_with(c.cast(self._lib.cuptiFinalize, c.c_void_p).value)
+            self._check("cuptiEnableCallback", 1, handle, _DRIVER_API, _DRIVER_GET_VERSION)
+            _ = driver.version  # the call to leave from
+        finally:
+            answer = self._callbacks.left()
+            if answer:  # else we would pass for another profiler from now on
+                self._lib.cuptiUnsubscribe(handle)
         if answer:
-            self._lib.cuptiUnsubscribe(handle)
             raise CuptiError(f"cuptiFinalize: {'never called' if answer < 0 else self._text(answer)}")
         return True
 
