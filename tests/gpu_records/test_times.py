@@ -416,6 +416,33 @@ def test_a_capture_tells_what_was_launched_in_it(program: Program) -> None:
     assert vars(Graph) == plain
 
 
+def test_a_capture_that_could_not_end_the_window_does_not_end_all_windows(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise CuptiError("cuptiActivityDisable: CUPTI_ERROR_UNKNOWN (999)")
+
+    nothing = lambda *_: None  # noqa: E731
+    faults: list[str] = []
+    windows, times = program.runtime.adapter.windows, program.times
+    captures = Captures(windows, times.begins, times.ends, nothing, nothing, faults.append)
+    captures._patch(SimpleNamespace(CUDAGraph=Graph, is_current_stream_capturing=lambda: True))  # type: ignore[arg-type]
+    thread = threading.Thread(target=lambda: times.window(5))
+    thread.start()
+    while not program.cupti.on:
+        time.sleep(0.001)
+    with monkeypatch.context() as broken:
+        broken.setattr(program.cupti, "disable", fails)
+        graph = Graph()
+        graph.capture_begin()
+        graph.capture_end()
+    thread.join(2)
+    captures.remove()
+    assert faults == ["captures"]
+    assert not times.is_busy()
+    assert program.window()
+
+
 @pytest.mark.parametrize("why", ["mixed", "large"])
 def test_a_capture_whose_launches_nobody_knows_is_told_of(
     program: Program, why: str, monkeypatch: pytest.MonkeyPatch

@@ -153,11 +153,13 @@ class Captures:
         try:
             with self._lock:
                 what = CAPTURE if self._graphs else FIRST_CAPTURE
-                self._begins(what)
-                self._graphs = True
-                self._told.append(what)
+                self._told.append(what)  # first: what has begun will end, also if telling of it fails
                 self._mixed = bool(self._under_way)
                 self._under_way[id(graph)] = []
+                try:
+                    self._begins(what)
+                finally:
+                    self._graphs = True
                 if len(self._under_way) == 1:
                     self._windows.open(self._see)
         except Exception:
