@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 CAPTURE, FIRST_CAPTURE = "capture", "first capture"
 """What `GpuTimes.begins` is told of: a graph's capture, and the first one of the process."""
 
+NOTHING_RUNS: list[Callable[[], bool]] = []
+"""Say whether launches do nothing now. The compile-only device, once it was active, is one of them."""
+
 Label: TypeAlias = "tuple[str, str]"
 """Kernel and bucket, as the metrics name them."""
 

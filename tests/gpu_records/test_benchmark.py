@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 import triton
+import triton.language as tl
 
+from tests.adapter.conftest import fresh
 from tests.gpu_records.fake_gpu import FakeCupti
 from tritonprobe.gpu import bench, benchmark, torch_graphs
 from tritonprobe.gpu.benchmark import GpuTimingError
@@ -22,6 +24,7 @@ from tritonprobe.gpu.cupti import CuptiError
 from tritonprobe.gpu.driver import MARK, DriverError
 from tritonprobe.gpu.records import RecordError
 from tritonprobe.gpu.times import GpuTimes, Program
+from tritonprobe.runtime import Runtime
 
 NS = 1600
 EVENT_MS = 0.25
@@ -320,6 +323,20 @@ def test_of_a_graphs_first_replay_no_record_counts(gpu: Gpu, monkeypatch: pytest
     monkeypatch.setattr(gpu.cupti, "launched", listening)
     bench(gpu.call, warmup=0, rep=0)
     assert launched == ["add", MARK, "add", MARK]
+
+
+@triton.jit
+def filled(x, n, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), n)
+
+
+def test_a_tuner_with_this_clock_compiles_on_the_compile_only_device(runtime: Runtime) -> None:
+    """As with Triton's own there: nothing runs, and the first that compiles wins."""
+    configs = [triton.Config({"BLOCK": block}) for block in (32, 64)]
+    tuned = triton.autotune(configs, key=["n"], do_bench=bench)(fresh(filled))
+    tuned[(1,)](torch.zeros(64), 3)
+    assert tuned.best_config is configs[0]
+    assert tuned.configs_timings == {config: [0.0, 0.0, 0.0] for config in configs}
 
 
 @pytest.mark.parametrize("why", ["device", "capture"])

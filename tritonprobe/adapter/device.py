@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tritonprobe.living import instances
+from tritonprobe.seen import NOTHING_RUNS
 from tritonprobe.settings import SettingError
 
 PREFIX = "compile-only:"
@@ -148,6 +149,8 @@ def activate(arch: int) -> Callable[[], None]:
     before = driver._active
     ours = _make_driver(arch)
     driver.set_active(ours)
+    if is_compile_only not in NOTHING_RUNS:
+        NOTHING_RUNS.append(is_compile_only)
 
     def restore() -> None:
         if sys.is_finalizing():  # nothing can be imported any more, and nobody launches

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tritonprobe.gpu import times as windows
 from tritonprobe.gpu import torch_graphs
 from tritonprobe.gpu.quantiles import quantile, require_quantile
+from tritonprobe.seen import NOTHING_RUNS
 
 if TYPE_CHECKING:
     from tritonprobe.gpu.cupti import Cupti
@@ -61,8 +62,8 @@ def bench(
 
     `warmup` and `rep` are milliseconds to spend. Quantiles, the median too, are finer than the clock's ticks (see
     `quantiles`). Where there is no CUPTI, or another profiler has it, or a call launches no kernel, times are taken by
-    events, with one line that says why. Raises ValueError on an argument that says nothing, GpuTimingError where not
-    even events tell a time, and what `fn` raises.
+    events, with one line that says why; on the compile-only device nothing runs, and takes 0. Raises ValueError on an
+    argument that says nothing, GpuTimingError where not even events tell a time, and what `fn` raises.
     """
     if return_mode not in ("mean", "median", "min", "max", "all"):
         raise ValueError(f"return_mode={return_mode!r}: expected mean, median, min, max or all")
@@ -73,14 +74,7 @@ def bench(
     for q in wanted or ():
         require_quantile(q)
     tensors = () if grad_to_none is None else tuple(grad_to_none)
-    _require_device()
-    try:
-        times = gpu_times(fn, warmup, rep, tensors)
-    except GpuTimingError as error:
-        if str(error) not in _said:
-            _said.append(str(error))
-            log.warning("tritonprobe: gpu.bench times by events, which see the host, too: %s", error)
-        times = _by_events(fn, warmup, rep, tensors)
+    times = _times(fn, warmup, rep, tensors)
     if return_mode == "all" and wanted is None:
         return times
     times.sort()
@@ -88,6 +82,21 @@ def bench(
         found = [quantile(times, q) for q in wanted]
         return found[0] if len(found) == 1 else found
     return statistics.fmean(times) if return_mode == "mean" else quantile(times, _QUANTILES[return_mode])
+
+
+def _times(fn: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any]) -> list[float]:
+    """Milliseconds of each of many calls, by whatever tells them. Raises GpuTimingError if nothing does."""
+    if any(nothing_runs() for nothing_runs in NOTHING_RUNS):
+        fn()  # compiles
+        return [0.0]
+    _require_device()
+    try:
+        return gpu_times(fn, warmup, rep, grad_to_none)
+    except GpuTimingError as error:
+        if str(error) not in _said:
+            _said.append(str(error))
+            log.warning("tritonprobe: gpu.bench times by events, which see the host, too: %s", error)
+        return _by_events(fn, warmup, rep, grad_to_none)
 
 
 def gpu_times(fn: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any]) -> list[float]:
