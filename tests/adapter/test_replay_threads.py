@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
 import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +17,7 @@ import pytest
 import torch
 import triton
 from triton import knobs
+from triton.runtime.jit import JITCallable
 
 from tests.adapter import kernels
 from tests.adapter.conftest import cubins_in, fresh
@@ -22,6 +28,40 @@ from tritonprobe.shapes.census import Census
 
 X = torch.empty(1024)
 THREADS = 4
+
+
+@pytest.fixture
+def slow_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """While the first thread beside the main one parses, garbage is collected, slowly; meanwhile the others parse."""
+    parse, first, within = JITCallable.parse, threading.Lock(), threading.Event()
+    whose: list[int] = []
+
+    def parsed(kernel: Any) -> Any:
+        if threading.current_thread() is threading.main_thread() or not first.acquire(blocking=False):
+            tree = parse(kernel)
+            while within.is_set():
+                tree = parse(kernel)
+            return tree
+        whose.append(threading.get_ident())
+        within.set()
+        try:
+            return parse(kernel)
+        finally:
+            within.clear()
+
+    def collected(*_: object) -> None:
+        """As a finaliser that waits for something."""
+        if within.is_set() and threading.get_ident() in whose:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(JITCallable, "parse", parsed)
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collected)
+    gc.set_threshold(20, 1000, 1000)
+    yield
+    gc.set_threshold(*threshold)
+    gc.callbacks.remove(collected)
+    assert whose
 
 
 @pytest.fixture
@@ -87,3 +127,57 @@ def test_an_entry_that_several_configurations_come_to_is_compiled_once(
         assert any(pool.map(ask, range(THREADS)))
     assert cubins_in(folder) == 1
     assert compiles == {entry.hash: 1}
+
+
+def test_a_collection_in_one_threads_parser_is_nothing_to_the_others(
+    instrumented: Runtime, slow_collections: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to Python 3.11.7 parsers of several threads share a figure, and raise SystemError."""
+    kernel = fresh(kernels.add_kernel)
+    for x, n in ((X, 64), (X[1:], 64), (X[1:], 63), (X, 1)):
+        kernel[(1,)](x, X, X, n, BLOCK=128)
+    census, folder = forgotten(kernel, instrumented, tmp_path, monkeypatch)
+    parse = JITCallable.parse
+    result = instrumented.prewarm(census, threads=THREADS)
+    assert (result.replayed, result.skipped, cubins_in(folder)) == (4, [], 4)
+    assert JITCallable.parse is parse  # again
+
+
+def test_of_two_prewarms_at_once_the_first_to_end_leaves_the_other_its_turns(instrumented: Runtime) -> None:
+    parse, parsing = JITCallable.parse, instrumented.adapter.parsing
+    with parsing.in_turn():
+        with parsing.in_turn():
+            inside = JITCallable.parse
+        assert JITCallable.parse is inside is not parse
+    assert JITCallable.parse is parse
+
+
+def test_a_child_parses_though_another_thread_did_as_it_was_forked(
+    instrumented: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel: Any = fresh(kernels.add_kernel)
+    within, over = threading.Event(), threading.Event()
+    parse, parent = JITCallable.parse, os.getpid()
+
+    def slow(kernel: Any) -> Any:
+        within.set()
+        if os.getpid() == parent:
+            over.wait()
+        return parse(kernel)
+
+    monkeypatch.setattr(JITCallable, "parse", slow)
+    with instrumented.adapter.parsing.in_turn():
+        other = threading.Thread(target=kernel.parse)
+        other.start()
+        within.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            tree = None
+            try:
+                tree = kernel.parse()
+            finally:
+                os._exit(tree is None)
+        over.set()
+        other.join()
+    assert os.waitpid(child, 0)[1] == 0

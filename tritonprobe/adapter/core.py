@@ -22,6 +22,7 @@ from tritonprobe.adapter.inductor import Inductor
 from tritonprobe.adapter.interpreter import Interpreted
 from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.adapter.launches import Launches
+from tritonprobe.adapter.parsing import Parsing
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.phases import Phases
 from tritonprobe.adapter.registry import Registry
@@ -75,6 +76,7 @@ class Adapter:
         self.registry = Registry(ledger, fault, settings.buckets_per_kernel)
         self._watch = Watch()
         self._patches = Patches()
+        self.parsing = Parsing()
         self._arch = None if settings.device is None else device.parse_device(settings.device)
         self._restore_device: Callable[[], None] | None = None
         self._on = False

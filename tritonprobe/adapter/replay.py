@@ -1,8 +1,8 @@
 """Replays census entries: `_do_compile` with the recorded inputs, then the module's load. No launch, no tensors.
 
 What cannot be replayed is `Stale`, with the reason. Each replay is verified: a variant whose hash is not the recorded
-one is taken out of memory again, since no launch would look for it. Touches `JITFunction._do_compile`, `device_caches`,
-`CompiledKernel._init_handles` and an `Autotuner`'s `cache`.
+one is taken out of memory again, since no launch would look for it. Touches `JITFunction._do_compile`, `ASTSource`,
+`device_caches`, `CompiledKernel._init_handles` and an `Autotuner`'s `cache`.
 """
 
 from __future__ import annotations

@@ -136,8 +136,9 @@ def run(
     run_.expanded = untuned(census) if expand else frozenset()
     run_.on_disk = frozenset(task.entry.identity for task in plan.tasks if task.on_disk)
     try:
-        run_.tasks(_ready_to_go(plan, replay, result), len(plan.tasks), workers)
-        run_.take_over(census, workers, tune)
+        with adapter.parsing.in_turn():
+            run_.tasks(_ready_to_go(plan, replay, result), len(plan.tasks), workers)
+            run_.take_over(census, workers, tune)
     except KeyboardInterrupt:
         result.stopped = "interrupt"
     result.configurations = len(run_.configurations - {entry.hash for entry in census.entries.values()})
