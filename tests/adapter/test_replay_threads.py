@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from triton.runtime.jit import JITCallable
 from tests.adapter import kernels
 from tests.adapter.conftest import cubins_in, fresh
 from tritonprobe.adapter.kernels import jit_function
-from tritonprobe.adapter.replay import Replay
+from tritonprobe.adapter.replay import Replay, Stale
 from tritonprobe.runtime import Runtime
 from tritonprobe.shapes.census import Census
 
@@ -181,3 +182,29 @@ def test_a_child_parses_though_another_thread_did_as_it_was_forked(
         over.set()
         other.join()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_an_index_that_is_made_anew_is_whole_for_threads_that_look_into_it(
+    instrumented: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a module is imported for one entry while others are replayed."""
+    kernel = fresh(kernels.add_kernel)
+    kernel[(1,)](X, X, X, 64, BLOCK=128)
+    census, _ = forgotten(kernel, instrumented, tmp_path, monkeypatch)
+    (entry,) = census.entries.values()
+    replay = Replay(instrumented.adapter, census)
+    known = replay.kernels(entry)
+    living = instrumented.adapter.registry.kernels
+    found: list[list[Any]] = []
+
+    def meanwhile() -> list[Any]:
+        monkeypatch.setattr(instrumented.adapter.registry, "kernels", living)  # once
+        with ThreadPoolExecutor(1) as pool:
+            found.append(pool.submit(replay.kernels, entry).result())
+        return living()
+
+    monkeypatch.setattr(instrumented.adapter.registry, "kernels", meanwhile)
+    with pytest.raises(Stale):
+        replay.kernels(replace(entry, kernel=f"{entry.module}.another_kernel"))
+    assert found == [known]
+    assert replay.kernels(entry) == known

@@ -274,9 +274,10 @@ class Replay:
             self._adapter.registry.ledger.add(WARMUPS, (site.name, bucket))
 
     def _index(self) -> None:
-        self._kernels.clear()
+        found: dict[str, list[Any]] = {}
         for jit in self._adapter.registry.kernels():
-            self._kernels.setdefault(home_name_of(jit), []).append(jit)
+            found.setdefault(home_name_of(jit), []).append(jit)
+        self._kernels = found  # at once: other threads look into it
 
 
 _NO_KEY = "tritonprobe: no key was recorded"
