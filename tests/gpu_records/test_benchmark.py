@@ -214,6 +214,20 @@ def test_what_is_wrong_with_records_leads_to_events_with_one_line(
     assert gpu.is_clean
 
 
+@pytest.mark.parametrize("lost", [slice(-2, -1), slice(-5, -2)], ids=["a mark", "a call"])
+def test_records_that_are_missing_are_told_of_once(gpu: Gpu, lost: slice, caplog: pytest.LogCaptureFixture) -> None:
+    """However many they are: a tuner asks for each of its configurations."""
+
+    def losing() -> None:
+        gpu.call()
+        if len(gpu.cupti.rows) > 10:
+            del gpu.cupti.rows[lost]
+
+    for rep in (0.5, 1, 2):
+        assert bench(losing, warmup=0, rep=rep) == pytest.approx(EVENT_MS)
+    assert said(caplog) == ["not every call left its records"]
+
+
 def test_a_kernel_that_never_ended_is_in_no_time(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:
     def call() -> None:
         gpu.call()

@@ -39,7 +39,8 @@ _MULTIPLE_SUBSCRIBERS = 39  # CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
 _TEST_GRIDS = (3, 1, 2, 5)
 _TEST_SECONDS = 2.0
 _SLACK_NS = 10_000_000  # the GPU's clock against the host's
-_CLOSE_NS, _READINGS = 10_000, 10  # two clocks read within so much are read together; and how often that is tried
+_CLOSE_NS = 10_000  # two clocks that are read within so much are read together
+_READINGS = 4  # how often that is tried: each may wait for the interpreter's lock, on a thread that launches
 
 
 class CuptiError(RuntimeError):
