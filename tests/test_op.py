@@ -434,6 +434,21 @@ def test_an_op_without_its_parentheses_is_told_what_to_write() -> None:
             return x + x
 
 
+@pytest.mark.parametrize(
+    "decorate",
+    [
+        lambda kernel: kernel,
+        triton.heuristics({"BLOCK": lambda args: 64}),
+        triton.autotune(configs=[triton.Config({"BLOCK": 64})], key=["n"]),
+    ],
+)
+def test_an_op_over_a_kernel_is_told_what_to_write(decorate: Any) -> None:
+    kernel = decorate(fresh(kernels.add_kernel))
+    with pytest.raises(TypeError, match=r"add_kernel is a Triton kernel: put it above the function that launches") as e:
+        op(fallback=torch.add)(kernel)
+    assert "@probe" in str(e.value)
+
+
 def test_ops_of_several_threads_do_not_see_each_others_launches(runtime: Runtime) -> None:  # noqa: F811
     """One thread launches all the time; another's op whose first kernel fails still falls back."""
     import threading

@@ -68,6 +68,7 @@ def op(
         raise TypeError(f"op(fallback=...) must be callable, not {type(fallback).__name__}")
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        _refuse_kernel(function)
         # Inside a graph of torch.compile the function stands alone: Dynamo could not trace the counting.
         torch = sys.modules.get("torch")
         is_compiling: Callable[[], bool] = bool if torch is None else torch.compiler.is_compiling
@@ -91,6 +92,20 @@ def op(
         return call
 
     return decorate
+
+
+def _refuse_kernel(function: object) -> None:
+    """Raises TypeError if one of Triton's kernels stands where the function that launches it belongs."""
+    if "triton.runtime.jit" not in sys.modules:  # nothing can be a kernel yet, and it is not ours to import Triton here
+        return
+    from tritonprobe.adapter.kernels import is_kernel, jit_function
+
+    if is_kernel(function):
+        name = jit_function(function).fn.__qualname__
+        raise TypeError(
+            f"@op(fallback=...) takes a Python function, and {name} is a Triton kernel: put it above the function that "
+            f"launches {name}[grid](...), or write @probe above the kernel"
+        )
 
 
 _lock = threading.RLock()  # reentrant: a signal's handler, or a finalizer, may call an op inside
