@@ -24,6 +24,15 @@ def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_gpu_is_there_once_it_is_named() -> None:
+    done = run(
+        "import sys, tritonprobe\n"
+        "assert 'tritonprobe.gpu' not in sys.modules\n"
+        "print(tritonprobe.gpu.bench.__module__, hasattr(tritonprobe, 'gpus'))"
+    )
+    assert done.stdout.strip() == "tritonprobe.gpu.benchmark False", done.stderr
+
+
 def test_importing_tritonprobe_imports_neither_triton_nor_torch() -> None:
     done = run(
         "import sys, tritonprobe; print([m for m in ('triton', 'torch', 'prometheus_client') if m in sys.modules])"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tritonprobe._version import __version__
@@ -28,6 +29,7 @@ from tritonprobe.shapes.census import Census, CensusError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from tritonprobe import gpu as gpu
     from tritonprobe.adapter.outside import OutsideCall
     from tritonprobe.export.asgi import App
     from tritonprobe.export.http import Server
@@ -63,6 +65,14 @@ __all__ = [
 ]
 
 logging.getLogger("tritonprobe").addFilter(PLAIN_LOG)
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        """`tritonprobe.gpu`, once somebody names it."""
+        if name == "gpu":
+            return import_module("tritonprobe.gpu")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def request(
