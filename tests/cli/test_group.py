@@ -70,6 +70,34 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments, said):
     assert said in done.stderr
 
 
+INTERRUPTS = """
+import os, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+from tritonprobe.cli import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("importing", "arguments"),
+    [
+        *((verb.place.split(":")[0], [verb.name]) for verb in VERBS),
+        ("tritonprobe.proving.scrape", ["bench", "scrape"]),
+        ("tritonprobe.prewarming.bundle", ["bundle", "pack", "-o", "never"]),
+    ],
+)
+def test_ctrl_c_while_a_verb_starts_is_quiet_and_exit_code_130(importing, arguments, tmp_path):
+    command = [sys.executable, "-c", INTERRUPTS, importing, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_no_verb_prints_the_help():
     for arguments in ([], ["bench"]):
         assert "Commands:" in CliRunner().invoke(main, arguments).output

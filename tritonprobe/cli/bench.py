@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tritonprobe.cli import bench_gpu, proofs
-from tritonprobe.cli.group import BadInput, say
+from tritonprobe.cli.group import INTERRUPTED, BadInput, say
 from tritonprobe.settings import SettingError
 from tritonprobe.traffic.generator import ARRIVALS, Arrivals, generate
 from tritonprobe.traffic.latency import Outcome, Replay, Summary
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tritonprobe.traffic.client import Load
-
-INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C stopped: 128 and the signal's number."""
 
 
 @click.group()
@@ -97,8 +94,6 @@ def serve(
         models = asyncio.run(client.reach(load))
     except (SettingError, TraceError, client.UnreachableError) as error:
         raise BadInput(str(error)) from None
-    except KeyboardInterrupt:
-        ctx.exit(INTERRUPTED)
     if load.model is None and models:
         load = replace(load, model=models[0])
     with _progress(requests) as on_outcome:

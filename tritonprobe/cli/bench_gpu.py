@@ -36,7 +36,7 @@ def gpu(ctx: click.Context, pairs: int, seed: int, parts: tuple[str, ...], as_js
     if wrong:
         raise BadInput(f"--part {wrong[0]}: expected one of {', '.join(PARTS)}")
     need_gpu("bench gpu", output)
-    with measuring(ctx):
+    with measuring():
         found = measurement.measure(pairs, seed, parts or PARTS, progress)
     options = {"--pairs": pairs, "--seed": seed, "--json": as_json, "--output": output}
     line = " ".join([command_line("bench gpu", options), *(f"--part {part}" for part in parts)])

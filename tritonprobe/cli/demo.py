@@ -89,8 +89,6 @@ def demo(requests: int, seed: int, device: str, out: Path, as_json: bool) -> Non
             visits = {name: _visit(name, root, Path(scratch), device, requests, seed) for name in ("cold", "warm")}
     except ChildError as error:
         raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        raise click.exceptions.Exit(128 + signal.SIGINT) from None
     report = _report(visits, requests, seed)
     _leave(out, report, visits)
     if as_json:

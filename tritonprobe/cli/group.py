@@ -16,6 +16,8 @@ import click
 
 from tritonprobe.plain import plain
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as a shell has it."""
 # What writing to a stream fails with; verbs see to their files themselves, and click to a pipe that nobody reads.
 _UNWRITABLE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 
@@ -106,9 +108,14 @@ def _redirect(stack: ExitStack, ours: TextIO, errors: TextIO) -> None:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turns click's usage errors, which come with lines of usage, into `BadInput`; a full disk into a `Complaint`."""
+    """Turns click's usage errors, which come with lines of usage, into `BadInput`; a full disk into a `Complaint`.
+
+    Ctrl-C, wherever it strikes, ends the verb quietly; click would say "Aborted!", and exit with 1.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
     except OSError as error:
         if error.errno not in _UNWRITABLE or error.filename is not None:
             raise

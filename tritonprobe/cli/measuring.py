@@ -15,8 +15,6 @@ from tritonprobe.cli.group import BadInput, Complaint, say
 from tritonprobe.files import is_special, write_whole
 from tritonprobe.settings import SettingError
 
-INTERRUPTED = 130
-
 with_device = click.option(
     "--device", default="auto", show_default=True, help="auto, cuda, or compile-only:cuda:90.", metavar="DEVICE"
 )
@@ -77,16 +75,14 @@ def check_output(output: Path | None) -> None:
 
 
 @contextmanager
-def measuring(ctx: click.Context) -> Iterator[None]:
-    """While it measures: what fails ends the verb with a sentence, and Ctrl-C quietly."""
+def measuring() -> Iterator[None]:
+    """While it measures: what fails ends the verb with a sentence."""
     from tritonprobe.proving.processes import MeasuringError
 
     try:
         yield
     except MeasuringError as error:
         raise Failed(str(error)) from None
-    except KeyboardInterrupt:
-        ctx.exit(INTERRUPTED)
 
 
 def progress(text: str) -> None:

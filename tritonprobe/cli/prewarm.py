@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tritonprobe.cli.census import load, save
-from tritonprobe.cli.group import BadInput, own_stdout, say
+from tritonprobe.cli.group import INTERRUPTED, BadInput, own_stdout, say
 from tritonprobe.plain import plain
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tritonprobe.prewarming.run import Progress
     from tritonprobe.shapes.census import Census
 
-INTERRUPTED = 130
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 

@@ -53,7 +53,7 @@ def cold(ctx: click.Context, device: str, repeat: int, as_json: bool, output: Pa
         )
     options = {"--device": device, "--repeat": repeat, "--json": as_json, "--output": output}
     chosen = device_for(device, output)
-    with measuring(ctx):
+    with measuring():
         found = measurement.measure(repeat, chosen, progress)
     made = document("cold", command_line("bench cold", options), found.made, measurement.body(found))
     finish(ctx, made, found.good, as_json, output, lambda: proofs_report.print_cold(found))
@@ -91,7 +91,7 @@ def overhead(
         "--output": output,
     }
     chosen = device_for(device, output)
-    with measuring(ctx):
+    with measuring():
         found = measurement.measure(pairs, launches, seed, chosen, progress)
     body = measurement.body(found, launches, seed)
     made = document("overhead", command_line("bench overhead", options), found.made, body)
@@ -115,7 +115,7 @@ def scrape(ctx: click.Context, series: int, repeat: int, seed: int, as_json: boo
 
     check_output(output)
     options = {"--series": series, "--repeat": repeat, "--seed": seed, "--json": as_json, "--output": output}
-    with measuring(ctx):
+    with measuring():
         found = measurement.measure(series, repeat, seed)
     made = document("scrape", command_line("bench scrape", options), described(), measurement.body(found, series, seed))
 
@@ -146,7 +146,7 @@ def steps(ctx: click.Context, rounds: int, seed: int, as_json: bool, output: Pat
 
     check_output(output)
     options = {"--rounds": rounds, "--seed": seed, "--json": as_json, "--output": output}
-    with measuring(ctx):
+    with measuring():
         found = measurement.measure(rounds, seed, listener)
     made = document("steps", command_line("bench steps", options), described(), measurement.body(found, rounds, seed))
 
@@ -176,7 +176,7 @@ def prewarm(ctx: click.Context, device: str, side: int, as_json: bool, output: P
 
     options = {"--device": device, "--side": side, "--json": as_json, "--output": output}
     chosen = device_for(device, output)
-    with measuring(ctx):
+    with measuring():
         found = measurement.measure(side, chosen, progress)
     made = document("prewarm", command_line("bench prewarm", options), found.made, measurement.body(found))
 
