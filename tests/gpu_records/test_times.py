@@ -109,6 +109,15 @@ def test_a_window_is_counted_by_kernel_and_bucket(program: Program) -> None:
     assert info == ("cupti", "CUPTI 130000, records of 216 bytes, self-test passed")
 
 
+def test_a_window_without_a_kernel_watched_an_idle_gpu(program: Program) -> None:
+    assert program.window(0.03)
+    busy, watched = (total_of(program.runtime, f"gpu_{what}_seconds_total") for what in ("busy", "watched"))
+    assert program.times.window(0.05) == ()
+    assert program.outcomes() == {"ok": 1, "idle": 1}
+    assert total_of(program.runtime, "gpu_busy_seconds_total") == busy
+    assert 0.05 <= total_of(program.runtime, "gpu_watched_seconds_total") - watched < 1
+
+
 def test_windows_open_by_themselves_and_stop(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tritonprobe.gpu.times.WAITING_SECONDS", 0.01)
     monkeypatch.setattr("tritonprobe.gpu.budget.LEAST_PERIOD", 0.01)

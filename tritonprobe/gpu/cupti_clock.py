@@ -83,8 +83,10 @@ class CuptiClock:
         if found.replayed:
             self._program.saw_replays()
         if not len(taken.records):
-            expected = found.launched.dropped.get("misaligned", 0)
-            return Looked("taken" if expected else "idle", launches=found.seen, switching=switching)
+            if found.launched.dropped.get("misaligned", 0):
+                return Looked("taken", launches=found.seen, switching=switching)
+            self._published.watched(taken.off_ns - taken.on_ns)
+            return Looked("idle", launches=found.seen, switching=switching)
         launches = choose(found, steps, time.time_ns() - time.perf_counter_ns())
         samples = self._published.samples(found, self.method, launches.launches)
         if launches.launches:

@@ -33,6 +33,7 @@ class Published:
         self._ledger = ledger
         self._time: Counter[Label] = Counter()
         self._names: set[str] = set()
+        self._devices: set[int] = set()  # that ran a kernel in any window
 
     def external(self, name: str) -> str:
         """What a foreign kernel is counted as."""
@@ -71,9 +72,15 @@ class Published:
         if len(found.queue.since):
             cells, totals = tally(found.queue, np.asarray(schema.QUEUE_BOUNDS) * 1e9)
             ledger.merge(schema.QUEUE_SECONDS, (), (*cells[0].tolist(), int(totals[0]) / 1e9))
+        self._devices.update(found.busy_ns)
         for device, busy in found.busy_ns.items():
             ledger.add(schema.GPU_BUSY, (str(device),), min(busy, span_ns) / 1e9)
-            ledger.add(schema.GPU_WATCHED, (str(device),), span_ns / 1e9)
+        self.watched(span_ns)
+
+    def watched(self, span_ns: int) -> None:
+        """Counts that windows watched each GPU for so long, whether or not it ran anything meanwhile."""
+        for device in self._devices:
+            self._ledger.add(schema.GPU_WATCHED, (str(device),), span_ns / 1e9)
 
 
 def _exemplar(launch: GpuLaunch | None) -> Traced | None:
