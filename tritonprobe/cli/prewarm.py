@@ -90,7 +90,7 @@ def prewarm(
         raise BadInput(f"--output {output}: {output.absolute().parent} is no folder")
     with ExitStack() as stack:
         stack.enter_context(own_stdout())
-        _device(stack, target)  # first: a module may ask Triton for its device when it is imported
+        _device(stack, target, tune)  # first: a module may ask Triton for its device when it is imported
         _import(modules)
         crashed: list[Skipped] = []
         if tune:
@@ -127,7 +127,7 @@ def _import(modules: tuple[str, ...]) -> None:
             raise BadInput(f"--allow {name}: cannot be imported ({type(error).__name__}: {error})") from None
 
 
-def _device(stack: ExitStack, target: str | None) -> None:
+def _device(stack: ExitStack, target: str | None, tune: bool) -> None:
     from tritonprobe.settings import SettingError
     from tritonprobe.testing import compile_only
 
@@ -135,7 +135,10 @@ def _device(stack: ExitStack, target: str | None) -> None:
         from tritonprobe.adapter.device import has_gpu
         from tritonprobe.runtime import current
 
-        if current().settings.device is None and not has_gpu():
+        device = current().settings.device
+        if tune and device is not None:
+            raise BadInput(f"--tune measures on a GPU, and TRITONPROBE_DEVICE={device} is none: unset it")
+        if device is None and not has_gpu():
             raise BadInput("this machine has no GPU that torch can use: name the device with --target, e.g. cuda:90")
         return
     try:
