@@ -19,7 +19,7 @@ from triton.runtime.errors import OutOfResources
 
 from tests.adapter import kernels
 from tests.adapter.conftest import cache, fresh, interrupted, runtime, samples_of, total_of  # noqa: F401  # fixtures
-from tritonprobe import native, op, pow2
+from tritonprobe import incidents, native, op, pow2
 from tritonprobe.adapter import op_call
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
@@ -203,6 +203,68 @@ def test_a_first_kernel_that_does_not_compile_falls_back(runtime: Runtime) -> No
     assert samples_of(runtime, "op_calls_total") == {(NAME, "all", "fallback"): 2}
     assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", "compile_error"): 2}
     assert runtime.adapter.launches._thread.error is None
+
+
+def test_the_first_failure_of_each_op_and_reason_is_in_the_log_with_its_traceback(
+    runtime: Runtime,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The fallback answers for it, so nobody else hears of the exception."""
+    broken = fresh(kernels.broken_kernel)
+    configs = [triton.Config({"BLOCK": size}) for size in (64, 128)]
+    pruned = triton.autotune(configs, key=["n"], prune_configs_by={"early_config_prune": lambda *args, **kwargs: []})
+    unruly = pruned(fresh(kernels.broken_kernel))
+
+    def made(name: str) -> Op:
+        @op(fallback=lambda x: x, name=name)
+        def either(x: torch.Tensor) -> torch.Tensor:
+            if x.numel() == 64:
+                broken[(1,)](x, 3, BLOCK=64)
+            unruly[(1,)](x, 3)
+            return x
+
+        return either
+
+    one, two = made("one"), made("two")
+    for _ in range(3):
+        one(X)
+        one(X[1:])
+        two(X)
+        made("two")(X)  # an op that is made anew, as in a factory, says nothing new
+    said = [record for record in caplog.records if "failed" in record.message]
+    assert [record.message.partition(",")[0] for record in said] == [
+        "tritonprobe: op one failed (compile_error)",
+        "tritonprobe: op one failed (autotune_failed)",
+        "tritonprobe: op two failed (compile_error)",
+    ]
+    assert "undefined_name is not defined" in caplog.text
+    assert "in either" in caplog.text  # the traceback begins in the program's own function
+    assert samples_of(runtime, "fallbacks_total")[("one", "all", "compile_error")] == 3
+
+
+def test_failures_of_ops_that_are_logged_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    failures = incidents.OpFailures()
+    for n in range(incidents.LINES + 5):
+        failures.happened(f"op{n}", "compile_error", ValueError())
+    assert len(caplog.records) == incidents.LINES == len(failures._said)
+
+
+def test_a_log_that_raises_is_a_fault_and_the_fallback_answers_all_the_same(
+    runtime: Runtime,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults: list[str] = []
+    monkeypatch.setattr(runtime, "fault", faults.append)
+    monkeypatch.setattr(incidents.log, "warning", lambda *args, **kwargs: 1 // 0)
+    broken = fresh(kernels.broken_kernel)
+
+    @op(fallback=torch.neg)
+    def negative(x: torch.Tensor) -> torch.Tensor:
+        broken[(1,)](x, 3, BLOCK=64)
+        return x
+
+    assert torch.equal(negative(X), -X)
+    assert faults == ["op"]
 
 
 def test_a_first_kernel_out_of_resources_falls_back(runtime: Runtime) -> None:  # noqa: F811

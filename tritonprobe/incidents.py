@@ -1,16 +1,16 @@
-"""What a cold call after ready does beside being counted: a line in the log, or, in tests, an exception."""
+"""What is said in the log of what is counted: cold calls after ready (in tests, an exception), and ops that failed."""
 
 from __future__ import annotations
 
 import logging
 
-from tritonprobe.model import ColdCall
+from tritonprobe.model import ColdCall, FallbackReason
 from tritonprobe.plain import plain
 
 log = logging.getLogger("tritonprobe")
 
 LINES = 100
-"""Cold calls after ready that are logged; all are counted."""
+"""Cold calls after ready that are logged, and failures of ops; all are counted."""
 
 
 class ColdAfterReady(AssertionError):  # noqa: N818  # it reads as what it says
@@ -34,3 +34,21 @@ class Incidents:
             raise ColdAfterReady(plain(line))
         if self._seen <= LINES:
             log.warning("tritonprobe: %s%s", line, "; later ones are only counted" if self._seen == LINES else "")
+
+
+class OpFailures:
+    """Failures of ops that the fallback answered for: nobody else hears of the exception."""
+
+    def __init__(self) -> None:
+        self._said: set[tuple[str, FallbackReason]] = set()
+
+    def happened(self, op: str, reason: FallbackReason, error: Exception) -> None:
+        """The first of each op and reason is logged with its traceback, up to `LINES`; all are counted."""
+        key = (op, reason)
+        if key in self._said or len(self._said) >= LINES:
+            return
+        self._said.add(key)
+        line = (
+            f"op {plain(op)} failed ({reason}), and its fallback answered; later ones of this reason are only counted"
+        )
+        log.warning("tritonprobe: %s", line, exc_info=error)

@@ -322,6 +322,10 @@ class _Counts:
         """Why the fallback answers now that the function raised; None if the error is for the caller."""
         reason = self._fallback_reason(error)
         if reason is not None and self.failed_first(error, before):
+            try:
+                self.runtime.op_failures.happened(self._name, reason, error)
+            except Exception:  # the log is the program's own, and may raise
+                self.runtime.fault("op")
             return reason
         self.took_triton(where)
         return None

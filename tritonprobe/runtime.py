@@ -21,6 +21,7 @@ from tritonprobe._version import __version__
 from tritonprobe.bus import Bus
 from tritonprobe.cold_calls import ColdCalls
 from tritonprobe.forks import tell_in_child
+from tritonprobe.incidents import OpFailures
 from tritonprobe.ledger import FileLedger, Ledger, MemoryLedger, open_ledger, signs
 from tritonprobe.ledger.record import Recorder
 from tritonprobe.ledger.schema import (
@@ -75,6 +76,7 @@ class Runtime:
         self.ready_because: str | None = None  # why it is ready, or not yet
         self.prewarmed: Prewarmed | None = None
         self._cold = ColdCalls(self)
+        self.op_failures = OpFailures()
         self._said: set[str] = set()
         self._lock = threading.RLock()
         self._adapter: Adapter | None = None
