@@ -283,11 +283,22 @@ def test_where_windows_measure_graphs_cupti_stays(gpu: Gpu, graphs_too: bool) ->
     nothing: Any = None
     program = Program(lambda: None, str, lambda: True, lambda: False, graphs_too)
     times = GpuTimes(nothing, nothing, nothing, program)
+    times.start()
     bench(gpu.call, warmup=0, rep=0.5)
     assert gpu.cupti.attached == graphs_too
+    times.stop()
+    bench(gpu.call, warmup=0, rep=0.5)
+    assert not gpu.cupti.attached
+
+
+def test_a_capture_of_another_thread_is_left_in_peace(gpu: Gpu) -> None:
+    nothing: Any = None
+    times = GpuTimes(nothing, nothing, nothing, nothing)
     times.begins("capture")
     with pytest.raises(GpuTimingError, match="a capture of a graph or another profiler is under way"):
         benchmark.gpu_times(gpu.call, 0, 0.5, ())
+    times.ends("capture")
+    assert benchmark.gpu_times(gpu.call, 0, 0.5, ())
 
 
 def test_a_profiler_that_another_thread_started_keeps_cupti(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> None:

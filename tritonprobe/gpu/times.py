@@ -86,6 +86,10 @@ class GpuTimes:
         """How GPU time is measured, and why so."""
         return self._info or ("none", "not started")
 
+    @property
+    def is_on(self) -> bool:
+        return self._stop is not None
+
     def start(self) -> None:
         with self._lock:
             if self._stop is not None:
@@ -331,8 +335,8 @@ def is_anything_under_way() -> bool:
 
 
 def may_cupti_leave() -> bool:
-    """Whether CUPTI may be taken out of the process now, for all that windows know and want."""
-    return all(times.may_cupti_leave() for times in list(_living))
+    """Whether CUPTI may be taken out of the process now, for all that windows know and want, if they are on."""
+    return all(times.may_cupti_leave() for times in list(_living) if times.is_on)
 
 
 def _before_fork() -> None:
