@@ -48,10 +48,17 @@ class Names:
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
+        self._freed: list[Any] = []  # kept all the same, so that who reads them reads what is written there
 
     def address(self, name: str) -> int:
         buffer = self._kept.setdefault(name, ctypes.create_string_buffer(name.encode()))
         return ctypes.addressof(buffer)
+
+    def free(self) -> None:
+        for buffer in self._kept.values():
+            buffer.value = b"?"[: len(buffer) - 1]
+            self._freed.append(buffer)
+        self._kept.clear()
 
 
 class FakeCupti:
@@ -113,6 +120,7 @@ class FakeCupti:
         if self.attached:
             self.switches.append("leave")
             self.attached, self.left = False, True
+            self.names.free()
 
     def is_subscribed(self) -> bool:
         return False

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tritonprobe.gpu import launch_log, matching, reading, spans
 from tritonprobe.gpu.analysis import analyse
@@ -63,8 +63,11 @@ class CuptiClock:
             if self._program.is_busy():
                 window.cut()
             opened = time.perf_counter()
+            names: dict[int, str] = {}
             try:
                 taken = window.run(seconds, wait)
+                if not isinstance(taken, str):  # read now: they are in memory of CUPTI's
+                    names = {address: text_at(address) for address in set(taken.records.classes.name.tolist())}
             finally:
                 self._window = None
                 closed = time.perf_counter()
@@ -72,14 +75,15 @@ class CuptiClock:
             switching = opened - began + time.perf_counter() - closed
         if isinstance(taken, str):
             return Looked(taken, launches=len(window.log), switching=switching)
-        return self.consume(taken, switching)
+        return self.consume(taken, names, switching)
 
-    def consume(self, taken: Taken, switching: float) -> Looked:
+    def consume(self, taken: Taken, names: Mapping[int, str], switching: float) -> Looked:
         """What a window saw, attributed and counted."""
         steps = self._program.traced_steps(taken.on_ns, taken.off_ns)  # now: the program goes on
         found = analyse(
-            taken.launches, taken.records, taken.edges, taken.off_ns, self._graphs, text_at, self._external, bool(steps)
-        )
+            taken.launches, taken.records, taken.edges, taken.off_ns, self._graphs, names.__getitem__, self._external,
+            bool(steps),
+        )  # fmt: skip
         if found.replayed:
             self._program.saw_replays()
         if not len(taken.records):
