@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from tritonprobe.settings import Settings
 from tritonprobe.shapes.buckets import UpTo
 
 NAME = "the.op"
+RUNBOOK = Path(__file__).parent.parent / "docs" / "runbooks" / "fallbacks.md"
 Op = Any
 
 
@@ -240,6 +242,39 @@ def test_the_first_failure_of_each_op_and_reason_is_in_the_log_with_its_tracebac
     assert "undefined_name is not defined" in caplog.text
     assert "in either" in caplog.text  # the traceback begins in the program's own function
     assert samples_of(runtime, "fallbacks_total")[("one", "all", "compile_error")] == 3
+
+
+@pytest.mark.parametrize(
+    ("kernel", "keep", "reason", "meaning"),
+    [
+        (kernels.broken_kernel, [], "autotune_failed", "pruning left its autotuner no configuration to try"),
+        (kernels.broken_kernel, [0, 1], "compile_error", "or no configuration of its autotuner did"),
+        (kernels.asserting_kernel, [0, 1], "compile_error", "or no configuration of its autotuner did"),
+    ],
+)
+def test_an_autotuner_without_a_configuration_that_works_fails_as_the_runbook_says(
+    runtime: Runtime,  # noqa: F811
+    kernel: Any,
+    keep: list[int],
+    reason: str,
+    meaning: str,
+) -> None:
+    """Triton takes the first of those that fail an assertion for the winner: later calls tune no more, and fail the same."""
+    configs = [triton.Config({"BLOCK": size}) for size in (64, 128)]
+    prune = {"early_config_prune": lambda configs, *args, **kwargs: [configs[place] for place in keep]}
+    tuned = triton.autotune(configs, key=["n"], prune_configs_by=prune)(fresh(kernel))
+
+    @op(fallback=lambda x: x, name=NAME)
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        tuned[(1,)](x, 3)
+        return x
+
+    for _ in range(3):
+        fill(X)
+    assert samples_of(runtime, "fallbacks_total") == {(NAME, "all", reason): 3}
+    rows = [line for line in RUNBOOK.read_text().splitlines() if line.startswith(f"| `{reason}`")]
+    assert len(rows) == 1
+    assert meaning in rows[0]
 
 
 def test_failures_of_ops_that_are_logged_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

@@ -76,6 +76,12 @@ def strict_kernel(x, n, BLOCK: tl.constexpr, WANTED: tl.constexpr):
 
 
 @triton.jit
+def asserting_kernel(x, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK < 16, "no block is that small")
+    tl.store(x + tl.arange(0, BLOCK), n)
+
+
+@triton.jit
 def broken_kernel(x, n, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), undefined_name + n)  # noqa: F821  # does not compile, on purpose
 
