@@ -259,7 +259,7 @@ def test_an_autotuner_without_a_configuration_that_works_fails_as_the_runbook_sa
     reason: str,
     meaning: str,
 ) -> None:
-    """Triton takes the first of those that fail an assertion for the winner: later calls tune no more, and fail the same."""
+    """Triton takes the first one that fails an assertion for the winner: later calls do not tune, and fail alike."""
     configs = [triton.Config({"BLOCK": size}) for size in (64, 128)]
     prune = {"early_config_prune": lambda configs, *args, **kwargs: [configs[place] for place in keep]}
     tuned = triton.autotune(configs, key=["n"], prune_configs_by=prune)(fresh(kernel))
