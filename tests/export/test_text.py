@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 
 import pytest
@@ -120,6 +121,36 @@ def test_one_run_shows_what_the_server_saw_when_no_client_did() -> None:
 def test_fallbacks_are_named_or_said_to_be_none(cold: Run, warm: Run) -> None:
     assert "fallbacks  cold: shop.matmul 2 x unsupported_dtype" in screen(cold, warm)
     assert "fallbacks  none" in screen(warm)
+
+
+def fallen(*reasons: tuple[str, str, int]) -> Run:
+    ledger = MemoryLedger()
+    for op, reason, count in reasons:
+        ledger.add(schema.OP_CALLS, (op, "all", "fallback"), count)
+        ledger.add(schema.FALLBACKS, (op, "all", reason), count)
+    return Run("so far", tell(History(ledger=ledger)))
+
+
+def lines_of_fallbacks(run: Run) -> list[str]:
+    lines = screen(run).splitlines()
+    begin = next(place for place, line in enumerate(lines) if line.startswith("fallbacks"))
+    return [lines[begin], *itertools.takewhile(lambda line: line.startswith(" "), lines[begin + 1 :])]
+
+
+def test_fallbacks_of_one_run_are_one_a_line_and_do_not_repeat_its_name() -> None:
+    run = fallen(("shop.add", "unsupported_dtype", 2), ("shop.mul", "compile_error", 3), ("shop.add", "rare", 1))
+    assert lines_of_fallbacks(run) == [
+        "fallbacks  shop.mul 3 x compile_error",
+        "           shop.add 2 x unsupported_dtype",
+        "           shop.add 1 x rare",
+    ]
+
+
+def test_fallbacks_beyond_what_a_reader_reads_are_summed() -> None:
+    lines = lines_of_fallbacks(fallen(*((f"shop.op{n}", "rare", n) for n in range(1, 13))))
+    assert len(lines) == 11
+    assert lines[0] == "fallbacks  shop.op12 12 x rare"
+    assert lines[-1] == "           3 others"
 
 
 def test_remedies_carry_their_seconds_and_kernels(cold: Run) -> None:

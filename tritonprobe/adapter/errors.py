@@ -12,7 +12,7 @@ def fallback_reason(error: BaseException) -> FallbackReason | None:
 
     if isinstance(error, OutOfResources):
         return "out_of_resources"
-    if isinstance(error, AutotunerError):  # pruning left nothing; where nothing works, the last launch's error comes
+    if isinstance(error, AutotunerError):  # pruning left none; where none works, a launch raises its own
         return "autotune_failed"
     if isinstance(error, (CompilationError, CompileTimeAssertionFailure, PTXASError)):
         return "compile_error"

@@ -26,6 +26,7 @@ PIPED_WIDTH = 104
 MAX_WIDTH = 120
 CALLS = 6
 PAIRS = 10
+FALLBACKS = 10
 REMEDIES = 4
 ABSENT = "-"
 COUNTS = ("launches", "compile", "disk", "remote")
@@ -266,13 +267,19 @@ def _counts(pairs: Sequence[Pair], counts: Sequence[str]) -> Iterator[str]:
 
 
 def _fallbacks(runs: Sequence[Run]) -> RenderableType:
-    found = [
-        f"{run.name}: {op.op} {count} x {reason}"
-        for run in runs
-        for op in run.story.ops
-        for reason, count in op.reasons
-    ]
-    return Text("fallbacks  " + ("; ".join(found) or "none"))
+    """One a line, a run's most frequent first; what is beyond is summed."""
+    lines: list[str] = []
+    for run in runs:
+        whose = f"{run.name}: " if len(runs) > 1 else ""
+        every = [(count, op.op, reason) for op in run.story.ops for reason, count in op.reasons]
+        every.sort(key=lambda found: (-found[0], *found[1:]))
+        lines += [f"{whose}{op} {count} x {reason}" for count, op, reason in every[:FALLBACKS]]
+        if len(every) > FALLBACKS:
+            lines.append(f"{whose}{counted(sum(count for count, _, _ in every[FALLBACKS:]), 'other')}")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for place, line in enumerate(lines or ["none"]):
+        table.add_row("" if place else "fallbacks", line)
+    return table
 
 
 def _remedies(story: Story) -> RenderableType:
