@@ -275,8 +275,9 @@ class Runtime:
         another process has said so.
         """
         if self.ready_unix_ns is None:
-            if unix_ns is None:
-                self.prewarm_as_set()
+            path = None if self.settings.disabled else self.settings.prewarm
+            if unix_ns is None and not self.prewarm_as_set() and path is not None and self.ready_because is None:
+                self.ready_because = before_ready.no_device(path)  # an engine has said why it is ready
             self.ready_unix_ns = time.time_ns() if unix_ns is None else unix_ns
             self.ledger.set(READY, (), self.ready_unix_ns / 1e9)
             self.describe()

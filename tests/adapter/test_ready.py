@@ -223,12 +223,30 @@ def test_in_tests_it_can_raise(served: Callable[..., Runtime], add: Any) -> None
     assert total_of(runtime, "errors_total") == 0
 
 
-def test_a_process_without_a_device_prewarms_nothing(census: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("disabled", "says"), [(False, "not prewarmed"), (True, "tritonprobe.ready() was called")])
+def test_a_process_without_a_device_prewarms_nothing_and_says_so(
+    census: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, disabled: bool, says: str
+) -> None:
+    runtime = Runtime(Settings(prewarm=str(census), disabled=disabled))
+    monkeypatch.setattr("tritonprobe.adapter.device.is_in_use", lambda: False)
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):
+        runtime.ready()
+        runtime.ready()
+    assert runtime.prewarmed is None
+    status, said = ask(runtime)
+    assert (status, said["because"].partition(":")[0]) == (200, says)
+    because = f"TRITONPROBE_PREWARM={census}: no device is in use in this process yet"
+    assert [line.split("; ")[0] for line in caplog.messages] == [f"tritonprobe: {because}"] * (not disabled)
+
+
+def test_an_engines_process_without_a_device_is_no_mistake(
+    census: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     runtime = Runtime(Settings(prewarm=str(census)))
     monkeypatch.setattr("tritonprobe.adapter.device.is_in_use", lambda: False)
-    runtime.ready()
-    assert runtime.prewarmed is None
-    assert ask(runtime)[0] == 200
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):
+        runtime.engine_ready("its warm-up is over")
+    assert (caplog.messages, ask(runtime)[1]["because"]) == ([], "its warm-up is over")
 
 
 def test_prewarming_in_a_thread_leaves_the_others_their_launches(

@@ -92,7 +92,16 @@ def test_ready_is_that_of_a_living_process(tmp_path: Path) -> None:
         assert get(f"{up.url}/ready")[0] == 503
 
 
-def test_ready_says_what_came_of_a_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        ("stopped", "the ready_timeout passed, or somebody stopped it, before prewarming was done"),
+        ("no_device", "not prewarmed: no device was in use yet where tritonprobe.ready() was called"),
+    ],
+)
+def test_ready_says_what_came_of_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str, says: str
+) -> None:
     monkeypatch.setenv("TRITONPROBE_PREWARM", "/a/census.json")
     ledger = FileLedger(tmp_path)
     with exporter(tmp_path) as up:
@@ -101,10 +110,10 @@ def test_ready_says_what_came_of_a_replay(tmp_path: Path, monkeypatch: pytest.Mo
             return str(json.loads(get(f"{up.url}/ready")[1])["because"])
 
         assert because() == "ready() comes after prewarming from /a/census.json"
-        ledger.add(schema.PREWARMS, ("stopped",))
+        ledger.add(schema.PREWARMS, (outcome,))
         assert because() == "ready() comes after prewarming from /a/census.json"
         ledger.set(schema.READY, (), 1_790_000_000.5)
-        assert because() == "the ready_timeout passed, or somebody stopped it, before prewarming was done"
+        assert because() == says
         ledger.add(schema.PREWARMS, ("done",))
         assert because() == "tritonprobe.ready() was called"
     ledger.close()

@@ -33,6 +33,7 @@ _REPLAYS = {
     "failed": "a census could not be replayed: the program's log says why",
     "stopped": "the ready_timeout passed, or somebody stopped it, before prewarming was done",
     "done": "prewarming is done",
+    "no_device": "not prewarmed: no device was in use yet where tritonprobe.ready() was called",
 }
 
 

@@ -40,6 +40,15 @@ def has_device() -> bool:
     return is_in_use()
 
 
+def no_device(path: str) -> str:
+    """Why the census at `path` was not replayed where nothing could be; told once, for it may be a mistake."""
+    because = f"TRITONPROBE_PREWARM={path}: no device is in use in this process yet"
+    log.warning(
+        "tritonprobe: %s; ready without it: call ready() after instrument() and the first use of the GPU", because
+    )
+    return f"not prewarmed: {because}"
+
+
 def replay(path: str, timeout: float, prewarm: Callable[[Census], Prewarmed], fault: Callable[[str], None]) -> Outcome:
     """Replays the census at `path` with `prewarm`, which keeps to the `timeout` in seconds. Never raises."""
     try:
