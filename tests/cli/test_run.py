@@ -285,6 +285,24 @@ def test_a_directory_that_is_switched_off_is_said_to_be(tmp_path: Path) -> None:
     assert f"{tmp_path} is switched off, so nothing is watched: tritonprobe on {tmp_path}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("--", "true"), id="without Triton"),
+        pytest.param(python(COUNTS), id="without a census"),
+        pytest.param(("--dir", __file__, "--", "true"), id="unwatched"),
+    ],
+)
+def test_a_census_of_nothing_replaces_none(command: tuple[str, ...], tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("worth something")
+    for path, rest in ((old, "; it is what it was before"), (new, "")):
+        done = run("--record", path, *command)
+        said = f"tritonprobe: --record {path}: nothing was recorded, so no census was written{rest}"
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (0, said)
+    assert (old.read_text(), new.exists()) == ("worth something", False)
+
+
 def test_a_taken_port_is_named_and_the_command_runs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

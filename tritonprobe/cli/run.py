@@ -77,6 +77,7 @@ def run(
         directory = None if settings.disabled else _directory(named, settings)
         if directory is None:
             ending = _supervise(command, _environment(), signals)
+            _say_if_unwritten(census.recorded)
         else:
             ending = _watched(command, directory, settings, signals, census)
     raise click.exceptions.Exit(ending.code)
@@ -153,6 +154,7 @@ def _watched(command: Command, directory: Directory, settings: Settings, signals
             serving.stop()
     if _files(path) == files:
         _say("nothing was counted: no process of the command imported Triton where it could be watched")
+        _say_if_unwritten(census.recorded)
         leave(directory)
     else:
         total = Counted.by(reader).since(before)
@@ -174,8 +176,18 @@ def _say_if_unused(census: Path, total: Counted) -> None:
         _say(f"{census} was never replayed: where tritonprobe.ready() was called, no device was in use yet")
 
 
+def _say_if_unwritten(target: Path | None) -> None:
+    """A census of nothing is not worth the one that may be there."""
+    if target is not None:
+        before = "; it is what it was before" if target.exists() else ""
+        _say(f"--record {target}: nothing was recorded, so no census was written{before}")
+
+
 def _record(directory: Path, target: Path) -> None:
     found = collect(directory)
+    if not (found.entries or found.tunings or found.launches):
+        _say_if_unwritten(target)
+        return
     try:
         found.save(target)
     except OSError as error:
