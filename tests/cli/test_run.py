@@ -22,6 +22,7 @@ from tritonprobe.ledger import FileLedger, schema, signs
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "tritonprobe", "run"]
 WATCHED = "Triton is watched in this command and its children, by a sitecustomize on PYTHONPATH"
+PORTS = "--port, serve(port=...), or TRITONPROBE_PORT"
 NOTHING = "tritonprobe: nothing was counted: no process of the command imported Triton where it could be watched"
 # A process that counts and says so, without the weight of Triton: what the probe does when it is injected.
 COUNTS = """
@@ -310,8 +311,8 @@ def test_a_taken_port_is_named_and_the_command_runs() -> None:
     directory, own = done.stdout.split()
     assert (done.returncode, own) == (0, "None")
     assert done.stderr.splitlines() == [
-        f"Error: port {port} on 127.0.0.1 is in use; set TRITONPROBE_PORT to a free port, or to 0 for any",
-        f"tritonprobe: numbers are in {directory}; {WATCHED}",
+        f"Error: port {port} on 127.0.0.1 is in use; choose a free one, or 0 for any ({PORTS})",
+        f"tritonprobe: no metrics are served; the command runs, and its numbers are in {directory}; {WATCHED}",
         "tritonprobe: 41 launches, 2 cold calls (1 disk, 1 compile) of 1.75 s",
     ]
 

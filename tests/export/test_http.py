@@ -18,7 +18,7 @@ from tests.export.conftest import Probed, free_port
 from tritonprobe.export import http
 from tritonprobe.export.http import PortInUse, Server, serve
 from tritonprobe.ledger import schema
-from tritonprobe.settings import Settings
+from tritonprobe.settings import SettingError, Settings
 
 
 @pytest.fixture
@@ -92,9 +92,16 @@ def test_other_methods_are_refused(method: str, server: Server) -> None:
 def test_a_port_in_use_is_one_sentence(server: Server, probed: Probed) -> None:
     with pytest.raises(PortInUse) as caught:
         serve(probed, port=server.port)
-    expected = f"port {server.port} on 127.0.0.1 is in use; set TRITONPROBE_PORT to a free port, or to 0 for any"
+    choose = "choose a free one, or 0 for any (--port, serve(port=...), or TRITONPROBE_PORT)"
+    expected = f"port {server.port} on 127.0.0.1 is in use; {choose}"
     assert str(caught.value) == expected
     assert isinstance(caught.value, OSError)
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 99_999])
+def test_a_port_that_there_is_not_is_one_sentence(port: int, probed: Probed) -> None:
+    with pytest.raises(SettingError, match=f"^port={port}: expected a whole number from 0 to 65535$"):
+        serve(probed, port=port)
 
 
 @pytest.mark.parametrize("addr", ["192.0.2.1", "no such host"])

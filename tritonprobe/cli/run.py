@@ -208,7 +208,11 @@ def _supervise(
 
 
 def _banner(command: Command, path: Path, serving: Sidecar | None) -> str:
-    where = f"numbers are in {path}" if serving is None else f"metrics at {serving.url}"
+    where = (
+        f"no metrics are served; the command runs, and its numbers are in {path}"
+        if serving is None
+        else f"metrics at {serving.url}"
+    )
     flag = refusal(command.words, command.program)
     switch = signs.asked(path)
     if switch is not None and switch.state == "off":

@@ -31,6 +31,7 @@ READ_SECONDS = 10.0
 CONNECTION_SECONDS = 60.0
 """How long a connection may last: a client that drips bytes never waits for a read, and still goes."""
 _POLL_SECONDS = 0.2
+_WHERE_PORTS = "--port, serve(port=...), or TRITONPROBE_PORT"
 
 
 class PortInUse(OSError):  # noqa: N818  # the name says what is wrong
@@ -91,16 +92,18 @@ def serve(
 ) -> Server:
     """Serves `runtime` until the server is closed; ``addr`` and ``port`` default to its settings, port 0 takes any.
 
-    ``report`` answers ``/report``. Raises PortInUse, or another OSError where the address cannot be listened on.
+    ``report`` answers ``/report``. Raises SettingError on a port that there is not, PortInUse, or another OSError where
+    the address cannot be listened on.
     """
-    addr = runtime.settings.addr if addr is None else addr
-    port = runtime.settings.port if port is None else port
+    given = {name: value for name, value in (("addr", addr), ("port", port)) if value is not None}
+    settings = runtime.settings.with_(**given)
+    addr, port = settings.addr, settings.port
     try:
         return Server(_Listener(addr, port, Source(runtime, report)))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(
-                f"port {port} on {addr} is in use; set TRITONPROBE_PORT to a free port, or to 0 for any"
+                f"port {port} on {addr} is in use; choose a free one, or 0 for any ({_WHERE_PORTS})"
             ) from None
         because = error.strerror or error
         raise OSError(
