@@ -429,6 +429,7 @@ def test_a_capture_that_could_not_end_the_window_does_not_end_all_windows(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails() -> None:
+        program.cupti.on = False
         raise CuptiError("cuptiActivityDisable: CUPTI_ERROR_UNKNOWN (999)")
 
     nothing = lambda *_: None  # noqa: E731
