@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -197,3 +199,58 @@ def test_a_cold_call_is_written_soon_and_a_request_is_not(tmp_path: Path, monkey
     kept.write()
     assert file.stat().st_mtime_ns == before  # there already
     assert faults == []
+
+
+def ended(work: Callable[[], object]) -> None:
+    """A child that multiprocessing forked has done `work`, and ended."""
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_a_child_that_ends_at_once_leaves_what_it_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "SOON", 60)
+    kept = CensusKeeper(FileLedger(tmp_path), lambda: census_of("add"), fail)
+    ended(lambda: kept.note(cold_call()))
+    assert collect(tmp_path) == census_of("add")
+
+
+def test_a_child_of_hot_launches_counts_what_its_parent_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "SOON", 60)
+    now = [census_of("add")]
+    kept = CensusKeeper(FileLedger(tmp_path), lambda: now[0], fail)
+    kept.note(cold_call())
+    kept.write()
+
+    def launch() -> None:
+        now[0] = Census.of(launches={("add", "n<=64"): 7})
+
+    ended(launch)
+    assert collect(tmp_path) == merge(census_of("add"), Census.of(launches={("add", "n<=64"): 7}))
+
+
+def test_a_child_that_launches_nothing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "SOON", 60)
+    now = [census_of("add")]
+    kept = CensusKeeper(FileLedger(tmp_path), lambda: now[0], fail)
+    kept.note(cold_call())
+    kept.write()
+    ended(lambda: now.__setitem__(0, Census()))
+    assert len(list(tmp_path.glob("census-*"))) == 1
+
+
+def fail(part: str) -> None:
+    raise AssertionError(part)
+
+
+def test_the_first_of_many_cold_calls_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a worker which is terminated within its first second leaves it."""
+    monkeypatch.setattr(keeper, "SOON", 60)
+    kept = CensusKeeper(FileLedger(tmp_path), lambda: census_of("add"), fail)
+    for _ in range(3):
+        kept.note(cold_call())
+    deadline = time.monotonic() + 10
+    while not list(tmp_path.glob("census-*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert collect(tmp_path) == census_of("add")

@@ -1,13 +1,13 @@
 """Keeps a process's census in a file of its ledger directory, and reads those of all processes together.
 
-A thread writes a second after a cold call, so that a process which is killed leaves what it met; launches, whose counts
-nobody announces, are written every half minute and at exit. The files are written whole or not at all; those of dead
+A thread writes at each cold call, once a second at most, so that a process which is killed leaves what it met;
+launches, whose counts nobody announces, are written every half minute and at exit. A forked child has a census of its
+own, in which it counts its launches of what its parent met. The files are written whole or not at all; those of dead
 processes become one, once there are many.
 """
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
 import re
@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tritonprobe.documents import read_json
+from tritonprobe.ends import at_end
 from tritonprobe.files import write_whole
 from tritonprobe.forks import tell_in_child
 from tritonprobe.ledger import FileLedger
@@ -39,7 +40,7 @@ MODE = 0o600
 MANY = 64
 """Files above which those of dead processes are folded into one."""
 SOON, LATEST = 1.0, 30.0
-"""Seconds from something new to its writing, and between writings of launches."""
+"""Seconds between writings of what is new, and of launches."""
 
 
 class CensusKeeper:
@@ -54,18 +55,14 @@ class CensusKeeper:
         self._thread: threading.Thread | None = None
         self._written: bytes | None = None
         tell_in_child(self)
-        atexit.register(self.write)
+        at_end(self.write)
 
     def note(self, event: Event) -> None:
         """A cold call may be new to the census; made for `Bus.subscribe`."""
         if not isinstance(event, ColdCall):
             return
         self._new.set()
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._keep, name="tritonprobe-census", daemon=True)
-                    self._thread.start()
+        self._begin()
 
     def write(self) -> None:
         """Writes what there is now, unless it is there already. Never raises."""
@@ -77,6 +74,8 @@ class CensusKeeper:
                 return  # without its ledger beside it, a census would be taken for a dead process's
             with self._lock:
                 census = self._census()
+                if not (census.entries or census.launches or self._written):
+                    return  # a child that has launched nothing
                 digest = hashlib.sha256()
                 for piece in pieces(census):
                     digest.update(piece.encode(errors="replace"))
@@ -90,9 +89,19 @@ class CensusKeeper:
 
     def after_fork(self) -> None:
         """For a forked child, which has a census of its own."""
+        met = self._thread is not None
         self._lock = threading.RLock()
         self._new = threading.Event()
         self._thread = self._written = None
+        if met:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._keep, name="tritonprobe-census", daemon=True)
+                    self._thread.start()
 
     def _keep(self) -> None:
         ledger = self._ledger.path
@@ -100,10 +109,10 @@ class CensusKeeper:
             with suppress(OSError):
                 fold(ledger.parent)
         while True:
-            if self._new.wait(LATEST):
-                self._new.clear()
-                time.sleep(SOON)
+            self._new.wait(LATEST)
+            self._new.clear()
             self.write()
+            time.sleep(SOON)
 
 
 def collect(directory: Path) -> Census:
