@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+import triton
 
 from tests.adapter.conftest import fresh, total_of
 from tests.adapter.kernels import add_kernel
@@ -63,6 +64,18 @@ def test_variants_without_end_are_bounded_and_what_is_dropped_is_counted(
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < 200, f"{grown:.0f} MiB"  # with the text and what parses it
     assert total_of(instrumented, "errors_total") == 0
+
+
+def test_trials_take_half_of_the_bound_at_the_most_and_winners_stay(instrumented: Runtime) -> None:
+    tuner = triton.autotune(configs=[triton.Config({"BLOCK": b}) for b in (32, 64)], key=["n"])(fresh(add_kernel))
+    recorder = instrumented.adapter.census
+    tuner[(1,)](X, X, X, 64)
+    recorder._bytes = MAX_BYTES // 2 - 100
+    tuner[(1,)](X, X, X, 32)
+    census = Census.parse(instrumented.census().text())
+    assert sorted(len(tuned.trials) for tuned in census.tunings.values()) == [0, 2]
+    assert dict(census.dropped) == {"trials": 1}
+    assert recorder._bytes > MAX_BYTES // 2 - 100  # the winner counts
 
 
 def _once(recorder: CensusRecorder, backend: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.adapter.replay import Stale
 from tritonprobe.prewarming.run import Tuning
 from tritonprobe.runtime import Runtime
-from tritonprobe.shapes.census import Entry
+from tritonprobe.shapes.census import Census, Entry
 from tritonprobe.shapes.census_json import text_of_json
 
 __all__ = ["forget"]
@@ -36,20 +37,91 @@ def test_a_grid_is_that_of_a_call_with_these_very_arguments() -> None:
     assert trials._grid_of(entry, {"n": None}) is None
 
 
+def test_every_size_of_one_class_is_tuned_with_its_own_grids(
+    instrumented: Runtime, forget: Callable[..., Path], times: dict[int, float], launches: list[int]
+) -> None:
+    tuner = tuner_of(kernels.add_kernel)
+    sizes = (1024, 2048, 4096, 8192)
+    for n in sizes:  # all divisible by 16: each configuration is one variant, which is new for the first size alone
+        tuner[lambda meta, n=n: (triton.cdiv(n, meta["BLOCK"]),)](torch.empty(n), X, X, n)
+    census = recorded(instrumented)
+    assert (len(census.entries), len(census.tunings)) == (len(BLOCKS), len(sizes))
+    grids = {json.loads(t.call)["arguments"]["n"]: [grid for *_, grid in t.trials] for t in census.tunings.values()}
+    assert {n: sorted(found) for n, found in grids.items()} == {
+        n: sorted((n // block,) for block in BLOCKS) for n in sizes
+    }
+    hashes = {digest for tuned in census.tunings.values() for _, digest, _ in tuned.trials}
+    assert hashes == {entry.hash for entry in census.entries.values()}
+    forget(tuner)
+    times.update({n // block: 1.0 if n // block == 16 else 2.0 for n in sizes for block in BLOCKS})
+    del launches[:]
+    result = instrumented.prewarm(census, tune=Tuning())
+    assert (result.winners, result.skipped) == (4, [])
+    assert set(launches) == {n // block for n in sizes for block in BLOCKS}
+    assert {key[0]: config.kwargs["BLOCK"] for key, config in tuner.cache.items()} == {
+        1024: 64, 2048: 128, 4096: 256, 8192: 512,
+    }  # fmt: skip
+
+
+def test_a_census_of_before_trials_were_written_is_tuned_as_far_as_it_has_grids(
+    instrumented: Runtime, forget: Callable[..., Path], times: dict[int, float]
+) -> None:
+    tuner = tuner_of(kernels.add_kernel)
+    for n in (1024, 2048):
+        tuner[grid](torch.empty(n), X, X, n)
+    document = json.loads(instrumented.census().text())
+    for tuned in document["tunings"]:
+        del tuned["trials"]
+    forget(tuner)
+    times.update({16: 3.0, 8: 2.0, 4: 1.0, 2: 4.0})
+    result = instrumented.prewarm(Census.parse(json.dumps(document)), tune=Tuning())
+    assert result.winners == 1
+    assert [skipped.because for skipped in result.skipped] == [
+        "no trial was recorded of any configuration that its autotuner has"
+    ]
+
+
+@pytest.mark.parametrize("fixed", [(3, 2), [3, 2], lambda meta: (3, 2)], ids=["tuple", "list", "function"])
+def test_the_program_sees_its_own_grid(instrumented: Runtime, fixed: Any) -> None:
+    asked: list[Mapping[str, Any]] = []
+    seen: list[Any] = []
+
+    def theirs(meta: Mapping[str, Any]) -> Any:
+        asked.append(dict(meta))
+        return fixed(meta)
+
+    configs = [triton.Config({"BLOCK": b}, pre_hook=lambda nargs: seen.append(nargs["grid"])) for b in (64, 128)]
+    tuner = triton.autotune(configs=configs, key=["n"])(fresh(kernels.add_kernel))
+    tuner[theirs if callable(fixed) else fixed](X, X, X, 64)
+    (tuned,) = recorded(instrumented).tunings.values()
+    assert [grid for *_, grid in tuned.trials] == [(3, 2), (3, 2)]
+    assert len(seen) == 3  # two trials and the launch
+    if callable(fixed):
+        assert [meta["BLOCK"] for meta in asked] == [64, 128, 64]  # asked as often as without us
+        assert all(each({"BLOCK": 64}) == (3, 2) for each in seen)
+    else:
+        assert [(each[0], each[1], len(each)) for each in seen] == [(3, 2, 2)] * 3
+
+
 @pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+def launches() -> list[int]:
+    """The first extent of every grid that was launched."""
+    return []
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch, launches: list[int]) -> dict[int, float]:
     """Seconds that a launch with so many programs takes, in the place of a GPU's clock."""
     seconds: dict[int, float] = {}
 
     def measure(call: Callable[[], Any], budget: float) -> float:
         call()
-        return seconds[seen[-1]]
+        return seconds[launches[-1]]
 
-    seen: list[int] = []
     launch = trials_launcher()
 
     def counted(self: Any, x: int, *rest: Any) -> None:
-        seen.append(x)
+        launches.append(x)
         launch(self, x, *rest)
 
     monkeypatch.setattr("tritonprobe.adapter.device.CompileOnlyLauncher.__call__", counted)

@@ -85,3 +85,32 @@ def test_a_tuner_that_has_no_winner_here_chooses_a_good_one(
     assert calls == []
     assert tuner.best_config.kwargs == {"BLOCK": 1024}
     assert torch.equal(out, x + x)
+
+
+def test_every_size_of_one_class_of_arguments_is_tuned(
+    instrumented: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = [triton.Config({"BLOCK": block}) for block in (1, 1024)]
+    tuner = triton.autotune(configs=configs, key=["n"])(fresh(add_kernel))
+    tensors = {n: (torch.randn(n, device="cuda"), torch.zeros(n, device="cuda")) for n in (1 << 18, 1 << 19, 1 << 20)}
+
+    def traffic() -> None:
+        for n, (x, out) in tensors.items():
+            tuner[lambda meta, n=n: (triton.cdiv(n, meta["BLOCK"]),)](x, x, out, n)
+
+    traffic()
+    census = Census.parse(instrumented.census().text().replace('"measured":true', '"measured":false'))
+    assert {(max(grid), min(grid)) for t in census.tunings.values() for grid in [[g[0] for *_, g in t.trials]]} == {
+        (n, n // 1024) for n in tensors
+    }
+    tuner.cache.clear()
+    tuner.fn.device_caches.clear()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "second"))
+    result = instrumented.prewarm(census, tune=Tuning())
+    assert (result.winners, result.skipped) == (3, [])
+    with capture_cold_calls() as calls:
+        traffic()
+    torch.cuda.synchronize()
+    assert calls == []
+    assert [config.kwargs for config in tuner.cache.values()] == [{"BLOCK": 1024}] * 3
+    assert all(torch.equal(out, x + x) for x, out in tensors.values())

@@ -31,6 +31,9 @@ environments = st.builds(
     python=st.just("3.12.3"),
     variables=st.just((("USE_IR_LOC", "1"),)),
 )
+trials = st.lists(
+    st.tuples(words, st.sampled_from(["aa", "bb"]), st.lists(st.integers(1, 99), max_size=3).map(tuple)), max_size=2
+).map(lambda found: tuple(sorted(found)))
 cold = st.dictionaries(st.sampled_from(TIERS), st.tuples(st.integers(0, 99), counts), max_size=3).map(
     lambda found: tuple((tier, *found[tier]) for tier in sorted(found))
 )
@@ -63,6 +66,7 @@ tunings = st.builds(
     qualname=words,
     source=words,
     call=calls,
+    trials=trials,
     measured=st.booleans(),
     sessions=st.integers(0, 99),
     ns=counts,
@@ -99,7 +103,22 @@ FULL: dict[str, Any] = json.loads(
             ),
             Entry("m.add", "bb", "e", "m", "add", "s", "{}", (), configs=("BLOCK: 64",), launched=False),
         ],
-        [Tuned("m.add", "e", '{"tuple":[3]}', '"BLOCK: 32"', "m", "add", "s", '{"arguments":{"n":3}}', True, 1, 9)],
+        [
+            Tuned(
+                kernel="m.add",
+                environment="e",
+                key='{"tuple":[3]}',
+                winner='"BLOCK: 32"',
+                module="m",
+                qualname="add",
+                source="s",
+                call='{"arguments":{"n":3}}',
+                trials=(("BLOCK: 32", "aa", (1,)), ("BLOCK: 64", "bb", (1, 1, 1))),
+                measured=True,
+                sessions=1,
+                ns=9,
+            )
+        ],
         {("m.add", "all"): 3},
         {"calls": 1},
     ).text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def test_counts_add_up_and_times_span() -> None:
     (met,) = both.entries.values()
     assert (met.cold, met.first_ns, met.last_ns) == ((("compile", 3, 17),), 3, 6)
     assert both.launches == {("m.add", "all"): 5}
+
+
+def test_of_one_winner_the_session_that_made_trials_is_kept() -> None:
+    tuned = next(iter(Census.parse(json.dumps({**json.loads(Census().text()), "tunings": [TUNING]})).tunings.values()))
+    from_disk = replace(tuned, call='{"arguments":{"n":1}}', trials=())  # its call would be first
+    for one, other in ((tuned, from_disk), (from_disk, tuned)):
+        both = one.merged(other)
+        assert (both.call, both.trials, both.sessions) == (tuned.call, tuned.trials, 2 * tuned.sessions)
+        assert both.trials
+
+
+def test_a_file_of_before_trials_were_written_is_read() -> None:
+    old = {name: value for name, value in TUNING.items() if name != "trials"}
+    census = Census.parse(json.dumps({**FULL, "tunings": [old]}))
+    assert [tuned.trials for tuned in census.tunings.values()] == [()]
 
 
 def test_launches_of_a_bucket_are_shared_by_the_variants_in_it() -> None:
@@ -142,6 +158,12 @@ def test_sums_stay_what_a_reader_takes() -> None:
         ({"dropped": {"calls": float("nan")}}, "no census: NaN is no number that JSON knows"),
         ({"tunings": [{**TUNING, "winner": [1]}]}, r"tunings\[0\].winner: expected text"),
         ({"tunings": [{**TUNING, "call": {"arguments": 1}}]}, r"tunings\[0\].call: expected an object with arguments"),
+        ({"tunings": [{**TUNING, "trials": {}}]}, r"tunings\[0\].trials: expected a list of objects"),
+        (
+            {"tunings": [{**TUNING, "trials": [{"config": "c", "hash": "aa", "grid": 1}]}]},
+            r"tunings\[0\].trials: expected a grid of whole numbers",
+        ),
+        ({"tunings": [{**TUNING, "trials": [{"config": 1}]}]}, r"tunings\[0\].config: expected text"),
         ({"tunings": [{**TUNING, "call": {"grid": "x"}}]}, r"tunings\[0\].call: expected a grid of whole numbers"),
     ],
 )

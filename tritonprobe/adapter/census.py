@@ -100,11 +100,7 @@ class CensusRecorder:
         """A tuner was given this one, or chose it while prewarming."""
         with self._lock:
             self._environments[environment.id] = environment
-            if tuned.identity not in self._tunings and not self._room(len(tuned.key) + len(tuned.call) + 400):
-                self._drop("tunings")
-                return
-            self._tunings[tuned.identity] = tuned
-            self.changes += 1
+            self._keep_winner(tuned)
 
     def grid(self, digest: str) -> None:
         """A variant is about to be launched for the first time: `run` on the stack knows its grid."""
@@ -146,6 +142,7 @@ class CensusRecorder:
                 qualname=jit.fn.__qualname__,
                 source=source_of(jit),
                 call=session.call,
+                trials=tuple(sorted((config, *launched) for config, launched in session.launched.items())),
                 measured=session.measured,
                 sessions=1,
                 ns=session.end - session.start,
@@ -154,11 +151,7 @@ class CensusRecorder:
             )
             with self._lock:
                 known = self._tunings.get(found.identity)
-                if known is None and not self._room(len(found.key) + len(found.winner) + len(found.call) + 400):
-                    self._drop("tunings")
-                    return
-                self._tunings[found.identity] = found if known is None else known.merged(found)
-                self.changes += 1
+                self._keep_winner(found if known is None else known.merged(found))
         except (EncodingError, RecursionError):
             self._drop("unrecordable")
         except Exception:
@@ -235,6 +228,19 @@ class CensusRecorder:
             self._entries[met.hash] = met if known is None else known.merged(met)
             self.changes += 1
 
+    def _keep_winner(self, tuned: Tuned) -> None:
+        """With its trials only up to half of the bound: without them a server can still take it over."""
+        known = self._tunings.get(tuned.identity)
+        before = 0 if known is None else _size(known)
+        if _size(tuned) > before and tuned.trials and self._bytes + _size(tuned) - before > MAX_BYTES // 2:
+            tuned = replace(tuned, trials=())
+            self._drop("trials")
+        if _size(tuned) > before and not self._room(_size(tuned) - before):
+            self._drop("tunings")
+            return
+        self._tunings[tuned.identity] = tuned
+        self.changes += 1
+
     def _room(self, size: int) -> bool:
         if self._bytes + size > MAX_BYTES:
             return False
@@ -251,6 +257,11 @@ class CensusRecorder:
         with self._lock:
             self._environments[found.id] = found
         return found
+
+
+def _size(tuned: Tuned) -> int:
+    trials = sum(len(config) + len(digest) + 50 for config, digest, _ in tuned.trials)
+    return len(tuned.key) + len(tuned.winner) + len(tuned.call) + trials + 400
 
 
 def source_of(jit: Any) -> str:

@@ -104,12 +104,7 @@ def tune(replay: Replay, census: Census, tuned: Tuned, executor: Executor, measu
 def _candidates(replay: Replay, census: Census, tuned: Tuned) -> tuple[Any, list[Candidate]]:
     """The tuner with the most configurations that were tried for this call, and those."""
     jits = replay.kernels(tuned)
-    wanted = json.loads(tuned.call).get("arguments", {})
-    tried: dict[str, tuple[Entry, tuple[int, ...]]] = {}
-    for entry in census.entries.values():
-        grid = _grid_of(entry, wanted) if entry.kernel == tuned.kernel else None
-        if grid is not None:
-            tried.update(dict.fromkeys(entry.configs, (entry, grid)))
+    tried = _tried([entry for entry in census.entries.values() if entry.kernel == tuned.kernel], tuned)
     best: tuple[Any, list[Candidate]] | None = None
     for tuner in living_tuners():
         if any(jit_function(tuner) is jit for jit in jits):
@@ -119,8 +114,23 @@ def _candidates(replay: Replay, census: Census, tuned: Tuned) -> tuple[Any, list
     if best is None:
         raise Stale("the kernel has no autotuner any more")
     if not best[1]:
-        raise Stale("no grid was recorded of any configuration that its autotuner has")
+        raise Stale("no trial was recorded of any configuration that its autotuner has")
     return best
+
+
+def _tried(entries: list[Entry], tuned: Tuned) -> dict[str, tuple[Entry, tuple[int, ...]]]:
+    """What each configuration of this key is compiled as, and launched with."""
+    if tuned.trials:
+        by_hash = {entry.hash: entry for entry in entries}
+        return {config: (by_hash[digest], grid) for config, digest, grid in tuned.trials if digest in by_hash}
+    # A census of those who did not write trials yet: it has grids where a variant was new.
+    wanted = json.loads(tuned.call).get("arguments", {})
+    tried: dict[str, tuple[Entry, tuple[int, ...]]] = {}
+    for entry in entries:
+        grid = _grid_of(entry, wanted)
+        if grid is not None:
+            tried.update(dict.fromkeys(entry.configs, (entry, grid)))
+    return tried
 
 
 def _grid_of(entry: Entry, wanted: Mapping[str, Any]) -> tuple[int, ...] | None:

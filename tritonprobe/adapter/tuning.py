@@ -21,6 +21,7 @@ from tritonprobe.adapter.kernels import jit_function
 from tritonprobe.adapter.patching import Patches
 from tritonprobe.adapter.registry import Registry
 from tritonprobe.adapter.rewrite import CELLS
+from tritonprobe.adapter.trial_grids import Watched
 from tritonprobe.adapter.variants import text_of
 from tritonprobe.model import Trial, TrialOutcome, Tuning
 from tritonprobe.shapes.census_json import text_of_json
@@ -36,7 +37,20 @@ _OUTCOME: dict[str, TrialOutcome] = {
 class Session:
     """One tuner looking for the winner of one key."""
 
-    __slots__ = ("call", "census", "end", "from_disk", "kept", "key", "measured", "raw_key", "start", "trials", "tuner")
+    __slots__ = (
+        "call",
+        "census",
+        "end",
+        "from_disk",
+        "kept",
+        "key",
+        "launched",
+        "measured",
+        "raw_key",
+        "start",
+        "trials",
+        "tuner",
+    )
 
     def __init__(self, tuner: Any, key: Any, call: str, measured: bool, census: CensusRecorder) -> None:
         """``call`` describes the arguments that it tunes with; ``census`` is told of the winner."""
@@ -45,6 +59,7 @@ class Session:
         self.key = text_of(key)
         self.start = self.end = time.monotonic_ns()
         self.trials: list[Trial] = []
+        self.launched: dict[str, tuple[str, tuple[int, ...]]] = {}  # by configuration, those that ran: hash and grid
         self.kept: int | None = None  # configurations that pruning left, where it gave a list
         self.from_disk = False
         self.call = call
@@ -155,20 +170,23 @@ class Tunings:
                 return original(tuner, *args, config=config, **meta)
             call = self._calls.current
             start = time.monotonic_ns()
+            watched = Watched()
             if call is not None:
                 call.trial_error = None
+                if call.session is not None and call.session.tuner is tuner and "grid" in meta:
+                    meta["grid"] = watched.grid(meta["grid"])
             with site.session("trial", CELLS):
                 timings = original(tuner, *args, config=config, **meta)
             try:
                 if call is not None:
-                    self._record(call, tuner, config, timings, start)
+                    self._record(call, tuner, config, timings, start, watched)
             except Exception:
                 self._registry.fault("tuning")
             return timings
 
         return bench
 
-    def _record(self, call: OpenCall, tuner: Any, config: Any, timings: Any, start: int) -> None:
+    def _record(self, call: OpenCall, tuner: Any, config: Any, timings: Any, start: int, watched: Watched) -> None:
         session = call.session
         if session is None or session.tuner is not tuner:
             return
@@ -179,6 +197,9 @@ class Tunings:
         seconds = milliseconds / 1e3 if self._measures() and not failed else None
         if len(session.trials) < MAX_TRIALS:
             session.trials.append(Trial(str(config), outcome, seconds, session.end - start))
+            launched = None if failed else watched.launched()
+            if launched is not None:
+                session.launched[str(config)] = launched
 
     def _check_disk_cache(self, original: Any) -> Any:
         @functools.wraps(original)

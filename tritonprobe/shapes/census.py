@@ -25,6 +25,8 @@ MAX_COUNT = (1 << 63) - 1
 Cold = tuple[tuple[str, int, int], ...]
 """Cold calls by the tier they came to: (tier, how many, nanoseconds without the process's one-time work)."""
 Texts = tuple[str, ...]
+Trials = tuple[tuple[str, str, tuple[int, ...]], ...]
+"""Of a tuner: (configuration, hash of the variant that it launched, grid), in order."""
 
 
 class CensusError(ValueError):
@@ -94,7 +96,8 @@ class Entry:
 class Tuned:
     """What an autotuner chose for one key. ``key``, ``winner`` and ``call`` are JSON as text.
 
-    ``measured``: on a device whose times mean something.
+    ``measured``: on a device whose times mean something. ``trials`` are those of ``call``, as far as they ran; none if
+    the winner was read from the disk.
     """
 
     kernel: str
@@ -105,6 +108,7 @@ class Tuned:
     qualname: str
     source: str
     call: str
+    trials: Trials = ()
     measured: bool = False
     sessions: int = 0
     ns: int = 0
@@ -116,7 +120,7 @@ class Tuned:
         return (self.kernel, self.environment, self.key, self.winner)
 
     def merged(self, other: Tuned) -> Tuned:
-        one = min(self, other, key=lambda tuned: (tuned.module, tuned.qualname, tuned.source, tuned.call))
+        one = min(self, other, key=lambda t: (t.module, t.qualname, t.source, not t.trials, t.call, t.trials))
         return replace(
             one,
             measured=self.measured or other.measured,

@@ -125,6 +125,7 @@ def _tuned(t: Tuned) -> dict[str, Any]:
         "key": json.loads(t.key),
         "winner": json.loads(t.winner),
         "call": json.loads(t.call),
+        "trials": [{"config": config, "hash": digest, "grid": list(grid)} for config, digest, grid in t.trials],
         "measured": t.measured,
         "sessions": t.sessions,
         "ns": t.ns,
@@ -220,6 +221,7 @@ class _Reader:
             key=_json(f"{at}.key", row.get("key")),
             winner=_json(f"{at}.winner", _text(at, row, "winner")),
             call=_call(f"{at}.call", row.get("call")),
+            trials=tuple(_trials(at, row.get("trials", []))),  # not in files of those who wrote none yet
             measured=_flag(at, row, "measured"),
             sessions=_whole(f"{at}.sessions", row.get("sessions")),
             ns=_whole(f"{at}.ns", row.get("ns")),
@@ -299,10 +301,24 @@ def _call(at: str, value: Any) -> str:
     """A call: `arguments` by name, and the `grid` if it was launched."""
     if not isinstance(value, dict) or not isinstance(value.get("arguments", {}), dict):
         raise CensusError(f"{at}: expected an object with arguments, an object")
-    grid = value.get("grid", [])
+    _grid(at, value.get("grid", []))
+    return _json(at, value)
+
+
+def _trials(at: str, rows: Any) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """In order, so that the same trials are always the same text."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise CensusError(f"{at}.trials: expected a list of objects")
+    trials = [
+        (_text(at, row, "config"), _named(at, row, "hash"), _grid(f"{at}.trials", row.get("grid"))) for row in rows
+    ]
+    yield from sorted(trials)
+
+
+def _grid(at: str, grid: Any) -> tuple[int, ...]:
     if not isinstance(grid, list) or not all(isinstance(n, int) for n in grid):
         raise CensusError(f"{at}: expected a grid of whole numbers")
-    return _json(at, value)
+    return tuple(grid)
 
 
 def _json(at: str, value: Any) -> str:
