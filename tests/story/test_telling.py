@@ -137,6 +137,13 @@ def test_nothing_happened_is_a_story_too() -> None:
     assert story.triton is None
 
 
+def test_without_a_gpu_only_ops_have_values() -> None:
+    alone = History(device="compile-only:cuda:90")
+    assert "launches do nothing here, and kernels write nothing" in tell(alone).absent
+    alone.ledger.add(schema.OP_CALLS, ("op", "all", "triton"))
+    assert "launches do nothing here, and the values of ops are their fallbacks'" in tell(alone).absent
+
+
 @pytest.mark.parametrize(
     ("device", "absent"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_OP_VALUES = "the values of ops are their fallbacks'"
+
 
 def measured(device: str) -> tuple[str, ...]:
     """What the numbers of `device` are worth."""
@@ -15,12 +17,12 @@ def measured(device: str) -> tuple[str, ...]:
     return ("launches, tiers, reasons, every phase of a cold call and the requests' times are what happened",)
 
 
-def absent(device: str) -> tuple[str, ...]:
-    """What is missing, and why."""
+def absent(device: str, has_ops: bool) -> tuple[str, ...]:
+    """What is missing, and why. Ops are what has values where no kernel runs."""
     if device.startswith("compile-only"):
         return (
             "GPU times, and what a GPU adds to launcher_build, module_load, autotune and first_launch",
-            "launches do nothing here, and torch on the CPU gives the values",
+            f"launches do nothing here, and {_OP_VALUES if has_ops else 'kernels write nothing'}",
         )
     if device == "interpreter":
         return ("compiles and caches: Triton's interpreter runs kernels in Python",)

@@ -54,6 +54,7 @@ def tell(source: Source, top: int = TOP, pairs: int = PAIRS) -> Story:
     sums = _Sums(source.ledger)
     tiers = _tiers(sums)
     named, rest = _pairs(sums, pairs)
+    ops = _ops(sums)
     return Story(
         device=source.device,
         version=sums.label(schema.INFO, "version"),
@@ -69,10 +70,10 @@ def tell(source: Source, top: int = TOP, pairs: int = PAIRS) -> Story:
         dearest=_dearest(calls, requests, ready, top),
         pairs=named,
         other_pairs=rest,
-        ops=_ops(sums),
+        ops=ops,
         remedies=remedies(calls, top, ready is not None),
         measured=scope.measured(source.device),
-        absent=scope.absent(source.device),
+        absent=scope.absent(source.device, bool(ops)),
     )
 
 
