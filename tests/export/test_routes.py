@@ -97,6 +97,8 @@ def test_the_index_names_the_paths(probed: Probed) -> None:
     assert response.status == 200
     assert response.content_type == "text/plain; charset=utf-8"
     assert b"/ready" in response.body
+    assert b"Accept: text/plain" not in response.body  # there is no report
+    assert b"Accept: text/plain" in ask("/", probed, report=dict).body
 
 
 def test_a_query_changes_nothing(probed: Probed) -> None:

@@ -38,9 +38,9 @@ def served_at(addr: str | None, port: int | None) -> Settings:
 @click.option("--addr", help="On which address.  [default: TRITONPROBE_ADDR or 127.0.0.1]")
 @click.option("--starter", type=int, hidden=True, help="End once this process is gone and nobody counts in DIR.")
 def serve(directory: Path, port: int | None, addr: str | None, starter: int | None) -> None:
-    """Serves the numbers that the programs of a ledger directory (TRITONPROBE_DIR) count: /metrics and /ready.
+    """Serves the numbers that the programs of a ledger directory (TRITONPROBE_DIR) count.
 
-    It reads their files, so it answers while they compile, hang or are dead.
+    Paths: /metrics, /ready, /census and /report. It reads their files, so it answers while they compile, hang or are dead.
     """
     settings = served_at(addr, port)
     # Every thread is born with them blocked: they wait for us to ask.

@@ -37,7 +37,7 @@ _PATHS = """tritonprobe
 /ready    200 once the process takes traffic, 503 before
 /census   what was launched, how often and how cold, JSON
 """
-_REPORT = "/report   what cold calls cost so far, to read in a browser; else JSON\n"
+_REPORT = "/report   what cold calls cost so far: text in a browser, or with 'Accept: text/plain'; else JSON\n"
 _NO_REPORT = "no report here: single calls and requests stay in the probed process, where serve() answers /report"
 
 
