@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs import measured
-from tritonprobe.cli.bench_report import as_json
+from tritonprobe.cli.bench_report import document
 from tritonprobe.proving.intervals import interval
 from tritonprobe.proving.overhead import MODES, Overhead, Result, body
 from tritonprobe.proving.rounds import Rounds
@@ -90,8 +90,8 @@ def test_what_clients_saw_is_told(folder: Path) -> None:
         status=200, error=None, detail=None, id="a",
     )  # fmt: skip
     replay = Replay(requests=1, outcomes=(outcome,), clipped=0, wall=1.0, interrupted=False)
-    text = as_json(trace, Load("http://127.0.0.1:1", model="tiny", speed=2), replay, Summary.of(replay))
-    (folder / "serve_gpu.json").write_text(text)
+    made = document(trace, Load("http://127.0.0.1:1", model="tiny", speed=2), replay, Summary.of(replay))
+    (folder / "serve_gpu.json").write_text(json.dumps(made))
     assert (
         "- A watched server of model tiny on a GPU, 1 of 1 requests of azure.csv completed at 2x: "
         "TTFT P50 50 ms, P95 50 ms, P99 50 ms."

@@ -42,3 +42,14 @@ def test_what_is_too_long_still_is_cut_and_the_numbers_are_not(
     rows = shown(tmp_path, width, monkeypatch, *TWINS)[1:3]
     assert all("… " in row and row.split()[-5:] == ["0", "1", "1,000,000", "0", "0.00"] for row in rows)
     assert width == 20 or all(len(row) <= width for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [({}, "no difference\n"), ({("k", "n<=8"): 2}, "1 bucket with other launch counts\n")]
+)
+def test_a_difference_is_told_and_no_other(more: dict[tuple[str, str], int], said: str, tmp_path: Path):
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    Census.of(launches={("k", "n<=8"): 1}).save(before)
+    Census.of(launches={("k", "n<=8"): 1, **more}).save(after)
+    done = CliRunner().invoke(census.census, ["diff", str(before), str(after)])
+    assert (done.exit_code, done.output) == (0, said)

@@ -137,7 +137,9 @@ def test_off_leaves_a_running_program_as_if_we_had_never_been_there_and_on_comes
 
 def test_every_process_of_the_directory_follows_children_too(directory: Path) -> None:
     with program(directory, "--fork") as running:
-        done = json.loads(tritonprobe("off", directory, "--json").stdout)
+        said = tritonprobe("off", directory, "--json").stdout
+        done = json.loads(said)
+        assert said == json.dumps(done, indent=1) + "\n"  # as that of every verb
         followed = {each["pid"] for each in done["processes"] if each["followed"]}
         assert running.pid in followed
         assert len(followed) == len(done["processes"]) == 2

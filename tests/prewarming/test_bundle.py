@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("zstandard")
 
@@ -18,6 +21,7 @@ from tests.prewarming import caches
 from tests.prewarming.caches import add_entry, census_of, entries_in, everything_in, is_whole
 from tests.prewarming.tampering import edit
 from tritonprobe.adapter.diskkey import FOLDER
+from tritonprobe.cli import main
 from tritonprobe.prewarming import install as installing
 from tritonprobe.prewarming.bundle import pack, show
 from tritonprobe.prewarming.install import install
@@ -248,3 +252,35 @@ def test_a_manifest_comes_back_as_it_went(bundle: str) -> None:
     manifest, signed = show(bundle)
     assert Manifest.parse(manifest.text()) == manifest
     assert (signed, len(manifest.of("entries")), len(manifest.of("autotune"))) == (False, 2, 1)
+
+
+def test_each_verb_prints_json_alike(bundle: str, cache: Path, there: Path, tmp_path: Path) -> None:
+    for words in (
+        ("pack", "-o", str(tmp_path / "again.tpb"), "--cache", str(cache)),
+        ("show", bundle),
+        ("install", bundle, "--target", "cuda:90", "--cache", str(there)),
+    ):
+        said = CliRunner().invoke(main, ["bundle", *words, "--json"]).stdout
+        assert said == json.dumps(json.loads(said), indent=1) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("zstandard", ("bundle", "pack", "-o", "b.tpb")),
+        ("fsspec", ("bundle", "show", "memory://b.tpb")),
+        ("cryptography", ("bundle", "pack", "-o", "b.tpb", "--sign", "key.pem")),
+    ],
+)
+def test_what_is_not_installed_is_an_extra(
+    missing: str, words: tuple[str, ...], cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    Path("key.pem").touch()
+    for name in [missing, *(module for module in sys.modules if module.startswith(f"{missing}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert missing in done.stderr
+    assert "pip install '.[bundle]'" in done.stderr

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tritonprobe.cli import bench_gpu, proofs
-from tritonprobe.cli.group import INTERRUPTED, BadInput, say
+from tritonprobe.cli.group import INTERRUPTED, BadInput, say, say_json
 from tritonprobe.settings import SettingError
 from tritonprobe.traffic.generator import ARRIVALS, Arrivals, generate
 from tritonprobe.traffic.latency import Outcome, Replay, Summary
@@ -100,7 +100,7 @@ def serve(
         replayed = asyncio.run(_replay(requests, load, on_outcome))
     summary = Summary.of(replayed)
     if as_json:
-        click.echo(bench_report.as_json(requests, load, replayed, summary))
+        say_json(bench_report.document(requests, load, replayed, summary))
     else:
         bench_report.print_table(requests, load, summary)
     if replayed.interrupted:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -73,9 +72,9 @@ def notes(trace: Trace, load: Load, summary: Summary) -> list[str]:
     return said
 
 
-def as_json(trace: Trace, load: Load, replay: Replay, summary: Summary) -> str:
+def document(trace: Trace, load: Load, replay: Replay, summary: Summary) -> dict[str, Any]:
     """Times are seconds; a figure of which nothing was measured is null."""
-    document = {
+    return {
         "trace": {"source": trace.source, "skipped": trace.skipped, "reordered": trace.reordered},
         "load": asdict(load),
         "summary": {**asdict(summary), "failed": dict(summary.failed), "examples": dict(summary.examples)},
@@ -83,7 +82,6 @@ def as_json(trace: Trace, load: Load, replay: Replay, summary: Summary) -> str:
         "interrupted": replay.interrupted,
         "outcomes": [{**asdict(outcome), "late": outcome.late} for outcome in replay.outcomes],
     }
-    return json.dumps(document, indent=2)
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import click
 
 from tritonprobe.cli.census import load
-from tritonprobe.cli.group import BadInput, say
+from tritonprobe.cli.group import BadInput, say, say_json
 from tritonprobe.prewarming.manifest import Manifest
 from tritonprobe.wording import counted
 
@@ -50,7 +49,7 @@ def pack(
         )
     manifest = found.manifest
     if as_json:
-        click.echo(json.dumps({**_summary(manifest), "bytes": found.size, "missing_kernels": list(found.missing)}))
+        say_json({**_summary(manifest), "bytes": found.size, "missing_kernels": list(found.missing)})
         return
     say(f"{output}: {_contents(manifest)}, {found.size:,} bytes, for {manifest.environment.target}")
     for kernel in found.missing:
@@ -67,7 +66,7 @@ def show(place: str, as_json: bool) -> None:
     with _refusing(place):
         manifest, signed = bundles.show(place)
     if as_json:
-        click.echo(json.dumps({**_summary(manifest), "signed": signed}, indent=1))
+        say_json({**_summary(manifest), "signed": signed})
         return
     made = manifest.environment
     say(f"{_contents(manifest)}, {manifest.size:,} bytes unpacked, {'signed' if signed else 'not signed'}")
@@ -115,16 +114,14 @@ def install(
     with _refusing(place):
         found = put(place, _folder(cache), target=target or _device(), key=key, census=census, most=max_size << 20)
     if as_json:
-        say(
-            json.dumps(
-                {
-                    "installed": found.installed,
-                    "completed": found.completed,
-                    "there_before": found.there_before,
-                    "different": found.different,
-                    "executables_left_out": found.not_installed,
-                }
-            )
+        say_json(
+            {
+                "installed": found.installed,
+                "completed": found.completed,
+                "there_before": found.there_before,
+                "different": found.different,
+                "executables_left_out": found.not_installed,
+            }
         )
     else:
         folders = counted(found.installed, "folder")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tritonprobe.cli.group import BadInput, Complaint, say
+from tritonprobe.cli.group import BadInput, Complaint, say, say_json
 from tritonprobe.plain import plain
 from tritonprobe.shapes.census import Census, CensusError, Entry, diff, merge
 from tritonprobe.wording import counted, cut, short_names
@@ -48,7 +48,7 @@ def show(path: Path, as_json: bool) -> None:
     found = load(path)
     rows = sorted(_rows(found), key=lambda row: (-row["cold_seconds"], row["kernel"]))
     if as_json:
-        click.echo(json.dumps({**_totals(found), "kernels": rows}, indent=1))
+        say_json({**_totals(found), "kernels": rows})
         return
     for line in _table(rows[:MOST], columns()):
         click.echo(line)
@@ -86,12 +86,15 @@ def diff_(before: Path, after: Path, as_json: bool) -> None:
     ]
     if as_json:
         moved = [{"kernel": k, "bucket": b, "before": n, "after": m} for (k, b), (n, m) in found.launches.items()]
-        click.echo(json.dumps({**{n: [_named(e) for e in es] for n, es in lists}, "launches": moved}, indent=1))
+        say_json({**{n: [_named(e) for e in es] for n, es in lists}, "launches": moved})
     else:
         for name, entries in lists:
             for entry in entries:
                 say(f"{'+' if name.startswith('new') else '-'} {_named(entry)}")
-        say(f"{counted(len(found.launches), 'bucket')} with other launch counts")
+        if found.launches:
+            say(f"{counted(len(found.launches), 'bucket')} with other launch counts")
+        elif found.same_variants:
+            say("no difference")
     raise click.exceptions.Exit(0 if found.same_variants else 1)
 
 

@@ -24,7 +24,7 @@ import click
 
 import tritonprobe
 from tritonprobe.cli.child import Child, ChildError, child
-from tritonprobe.cli.group import BadInput, Complaint, say
+from tritonprobe.cli.group import BadInput, Complaint, say, say_json
 from tritonprobe.files import write_whole
 from tritonprobe.settings import SettingError
 from tritonprobe.story import Story, from_json
@@ -92,7 +92,7 @@ def demo(requests: int, seed: int, device: str, out: Path, as_json: bool) -> Non
     report = _report(visits, requests, seed)
     _leave(out, report, visits)
     if as_json:
-        click.echo(json.dumps(report, indent=1))
+        say_json(report)
     else:
         _screen(visits)
         click.echo()

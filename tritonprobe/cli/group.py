@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -81,6 +82,11 @@ class VerbGroup(click.Group):
 def say(sentence: str, err: bool = False) -> None:
     """One line, whatever names it repeats."""
     click.echo(plain(sentence), err=err)
+
+
+def say_json(document: object) -> None:
+    """What ``--json`` prints: one document, on standard output, for people to read as well."""
+    click.echo(json.dumps(document, indent=1))
 
 
 @contextmanager

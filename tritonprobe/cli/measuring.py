@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tritonprobe.cli.group import BadInput, Complaint, say
+from tritonprobe.cli.group import BadInput, Complaint, say, say_json
 from tritonprobe.files import is_special, write_whole
 from tritonprobe.settings import SettingError
 
@@ -95,7 +95,7 @@ def finish(
     """Writes the document where it is wanted, shows the result to people or as JSON, and ends the verb."""
     _leave(made, output)
     if as_json:
-        click.echo(json.dumps(made, indent=1))
+        say_json(made)
     else:
         show()
     ctx.exit(0 if good else 1)

@@ -7,7 +7,6 @@ modules as well. Reads flags, shows progress and the result; the work is `triton
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tritonprobe.cli.census import load, save
-from tritonprobe.cli.group import INTERRUPTED, BadInput, own_stdout, say
+from tritonprobe.cli.group import INTERRUPTED, BadInput, own_stdout, say, say_json
 from tritonprobe.plain import plain
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def prewarm(
         if output is not None:
             save(census, output)
     if as_json:
-        click.echo(json.dumps(asdict(result), indent=1))
+        say_json(asdict(result))
     else:
         _print(result)
     if result.stopped == "interrupt":

@@ -40,7 +40,8 @@ def served_at(addr: str | None, port: int | None) -> Settings:
 def serve(directory: Path, port: int | None, addr: str | None, starter: int | None) -> None:
     """Serves the numbers that the programs of a ledger directory (TRITONPROBE_DIR) count.
 
-    Paths: /metrics, /ready, /census and /report. It reads their files, so it answers while they compile, hang or are dead.
+    Paths: /metrics, /ready, /census and /report. It reads their files, so it answers while they compile, hang or are
+    dead.
     """
     settings = served_at(addr, port)
     # Every thread is born with them blocked: they wait for us to ask.

@@ -6,7 +6,6 @@ of them followed. Exit code 1 if one did not.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -18,7 +17,7 @@ from typing import TypeVar
 
 import click
 
-from tritonprobe.cli.group import BadInput, say
+from tritonprobe.cli.group import BadInput, say, say_json
 from tritonprobe.export.exporter import is_counting
 from tritonprobe.ledger import signs
 from tritonprobe.ledger.directory import VARIABLE, DirectoryError, check, is_locked, own
@@ -93,7 +92,7 @@ def _switch(named: str | None, state: signs.State, wait: float, as_json: bool) -
     if as_json:
         processes, unread = [asdict(each) for each in found], [asdict(each) for each in others]
         made = {"directory": str(directory), "asked": state, "processes": processes, "unreadable": unread}
-        click.echo(json.dumps(made))
+        say_json(made)
     else:
         if named is None:
             say(f"{directory} is switched {state}")

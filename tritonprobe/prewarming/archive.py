@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from tritonprobe.prewarming.manifest import MAX_MANIFEST, BundleError, File, Manifest
+from tritonprobe.prewarming.manifest import EXTRA, MAX_MANIFEST, BundleError, File, Manifest
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 MAX_SIGNATURE = 4096
@@ -27,7 +27,7 @@ def zstandard() -> Any:
     try:
         import zstandard as library
     except ModuleNotFoundError:
-        raise BundleError("bundles need zstandard: pip install zstandard") from None
+        raise BundleError(f"bundles need zstandard: {EXTRA}") from None
     return library
 
 

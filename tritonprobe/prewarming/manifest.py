@@ -31,6 +31,9 @@ _EXECUTABLE = re.compile(r"\.(so(\.\d+)*|pyd|dll|py|pyc|pkl|pickle|pt)$", re.IGN
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+EXTRA = "pip install '.[bundle]' in tritonprobe's checkout brings all that bundles need"
+
+
 class BundleError(Exception):
     """A bundle that cannot be used, or made; one sentence says why. Nothing was changed."""
 

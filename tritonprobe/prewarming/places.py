@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tritonprobe.files import replacing
-from tritonprobe.prewarming.manifest import BundleError
+from tritonprobe.prewarming.manifest import EXTRA, BundleError
 
 
 @contextmanager
@@ -59,5 +59,5 @@ def _fsspec(place: str) -> Any:
     try:
         import fsspec
     except ModuleNotFoundError:
-        raise BundleError(f"{place}: a URL needs fsspec: pip install fsspec") from None
+        raise BundleError(f"{place}: a URL needs fsspec: {EXTRA}") from None
     return fsspec

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tritonprobe.prewarming.manifest import BundleError
+from tritonprobe.prewarming.manifest import EXTRA, BundleError
 
 
 def sign(data: bytes, key: Path) -> bytes:
@@ -47,7 +47,7 @@ def _library() -> tuple[Any, Any, type[Exception], type[Exception]]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ModuleNotFoundError:
-        raise BundleError("signatures need cryptography: pip install cryptography") from None
+        raise BundleError(f"signatures need cryptography: {EXTRA}") from None
     return serialization, ed25519, InvalidSignature, UnsupportedAlgorithm
 
 
