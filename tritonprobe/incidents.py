@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 
 from tritonprobe.model import ColdCall, FallbackReason
 from tritonprobe.plain import plain
@@ -51,4 +52,5 @@ class OpFailures:
         line = (
             f"op {plain(op)} failed ({reason}), and its fallback answered; later ones of this reason are only counted"
         )
-        log.warning("tritonprobe: %s", line, exc_info=error)
+        # As text: a record that somebody keeps would keep the exception, its frames and the tensors in them.
+        log.warning("tritonprobe: %s\n%s", line, "".join(traceback.format_exception(error)).rstrip())
