@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tritonprobe.adapter.device import compile_only
+from tritonprobe.incidents import account
 from tritonprobe.model import ColdCall, Event
 from tritonprobe.plain import plain
 from tritonprobe.probe import instrument, stop_watching
@@ -58,7 +59,7 @@ def no_cold_calls() -> Iterator[None]:
         if not watched:
             stop_watching(keep_device=True)
     if calls:
-        lines = [f"{c.kernel} {c.bucket}: {c.tier}, {c.wall_ns / 1e6:.1f} ms, {'; '.join(c.reasons)}" for c in calls]
+        lines = [f"{call.kernel} {call.bucket}: {account(call)}" for call in calls]
         raise AssertionError(
             f"{counted(len(calls), 'cold call')} where none was allowed:\n" + "\n".join(map(plain, lines))
         )

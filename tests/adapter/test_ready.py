@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,16 +19,18 @@ from typing import Any
 
 import pytest
 import torch
+from triton.compiler.errors import CompilationError
 
 import tritonprobe
-from tests.adapter.conftest import samples_of, total_of
+from tests.adapter import kernels
+from tests.adapter.conftest import fresh, samples_of, total_of
 from tritonprobe import runtime as runtime_module
 from tritonprobe.export.routes import Source, respond
 from tritonprobe.incidents import ColdAfterReady
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.census import Census
-from tritonprobe.testing import compile_only
+from tritonprobe.testing import compile_only, no_cold_calls
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[2]
@@ -209,6 +212,32 @@ def test_a_cold_call_after_ready_is_a_line_with_its_reason(
     (line,) = [record.getMessage() for record in caplog.records if "cold after ready" in record.getMessage()]
     assert line.startswith("tritonprobe: tests.adapter.kernels.add_kernel n<=1 was cold after ready: compile, ")
     assert line.endswith("n: %16 -> ==1")
+
+
+def test_the_line_of_a_cold_call_that_raised_says_so_and_why_it_was_cold_again(
+    served: Callable[..., Runtime], caplog: pytest.LogCaptureFixture
+) -> None:
+    served()
+    kernel = fresh(kernels.asserting_kernel)
+    tritonprobe.ready()
+    with caplog.at_level(logging.WARNING, logger="tritonprobe"):
+        for _ in range(3):
+            with pytest.raises(CompilationError):
+                kernel[(1,)](X, 3, BLOCK=64)
+    lines = [record.getMessage() for record in caplog.records if "cold after ready" in record.getMessage()]
+    assert [line.partition(" ms, ")[2] for line in lines] == [
+        "new kernel; raised CompileTimeAssertionFailure",
+        "same variant, which raised before; raised CompileTimeAssertionFailure",
+        "same variant, which raised before; raised CompileTimeAssertionFailure",
+    ]
+
+
+def test_the_gate_says_that_a_cold_call_raised(served: Callable[..., Runtime]) -> None:
+    served()
+    kernel = fresh(kernels.asserting_kernel)
+    said = pytest.raises(AssertionError, match="new kernel; raised CompileTimeAssertionFailure")
+    with said, no_cold_calls(), contextlib.suppress(CompilationError):
+        kernel[(1,)](X, 3, BLOCK=64)
 
 
 def test_in_tests_it_can_raise(served: Callable[..., Runtime], add: Any) -> None:

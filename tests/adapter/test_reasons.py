@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from triton.compiler.errors import CompilationError
 
 from tests.adapter import kernels
 from tests.adapter.conftest import fresh, samples_of, total_of
@@ -85,6 +87,26 @@ def test_an_option_changes_and_its_default_spelt_out_is_the_same_variant(instrum
     assert reasons(lambda: add(X, X, X, 3, num_warps=8)) == ("option num_warps: 4 -> 8",)
     assert reasons(lambda: add(X, X, X, 3, num_warps=4)) == ("same variant, other in-memory key",)
     assert total_of(instrumented, "recompiles_total") == 1
+
+
+def test_a_call_whose_compile_raised_before_says_so_each_time(instrumented: Runtime) -> None:
+    kernel = fresh(kernels.strict_kernel)
+
+    def launch(wanted: int) -> tuple[str | None, tuple[str, ...]]:
+        with capture_cold_calls() as calls, contextlib.suppress(CompilationError):
+            kernel[(1,)](X, 3, BLOCK=64, WANTED=wanted)
+        (call,) = calls
+        return call.error, call.reasons
+
+    failed = "CompileTimeAssertionFailure"
+    assert [launch(500) for _ in range(3)] == [
+        (failed, ("new kernel",)),
+        (failed, ("same variant, which raised before",)),
+        (failed, ("same variant, which raised before",)),
+    ]
+    assert launch(5) == (None, ("new kernel",)), "nothing was made of it before"
+    assert launch(700) == (failed, ("constexpr WANTED: 5 -> 700",))
+    assert launch(700) == (failed, ("same variant, which raised before",))
 
 
 def test_a_float_is_classed_by_type_alone(instrumented: Runtime) -> None:

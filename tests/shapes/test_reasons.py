@@ -13,6 +13,7 @@ from tritonprobe.shapes.reasons import (
     MAX_LINES,
     MAX_VALUE,
     NEW_KERNEL,
+    RAISED_BEFORE,
     SAME_VARIANT,
     VariantMemory,
     cause_of,
@@ -92,6 +93,33 @@ def test_options_spelt_out_make_the_same_variant_under_another_key():
     memory.explain(variant(n=ONE))
     assert memory.explain(variant(n=ONE)) == ("same variant, other in-memory key",)
     assert reasons(variant(n=ONE), [variant(n=ONE), variant(n=i32("%16"))]) == (SAME_VARIANT,)
+
+
+def test_what_raised_before_is_the_reason_until_it_does_not():
+    memory = VariantMemory()
+    assert memory.explain(variant(n=ONE)) == (NEW_KERNEL,)
+    memory.raised(variant(n=ONE))
+    assert memory.explain(variant(n=ONE)) == ("same variant, which raised before",)
+    assert memory.explain(variant(n=ONE)) == (SAME_VARIANT,), "the second time it was made"
+    memory.raised(variant(n=ONE))
+    assert memory.explain(variant(n=ONE)) == (RAISED_BEFORE,)
+
+
+def test_what_was_never_made_is_compared_with_nothing():
+    memory = VariantMemory()
+    memory.explain(variant(n=ONE))
+    memory.raised(variant(n=ONE))
+    assert memory.explain(variant(n=i32("other"))) == (NEW_KERNEL,)
+    assert memory.explain(variant(n=i32("%16"))) == ("n: other -> %16",)
+    memory.explain(variant(n=i32("%16")))
+    memory.raised(variant(n=i32("%16")))  # for another device, say: the first one is there all the same
+    assert memory.explain(variant({"num_warps": "8"}, n=i32("%16"))) == ("option num_warps: 4 -> 8",)
+
+
+def test_what_raised_and_was_never_explained_is_nothing():
+    memory = VariantMemory()
+    memory.raised(variant(n=ONE))
+    assert memory.explain(variant(n=ONE)) == (NEW_KERNEL,)
 
 
 def test_elements_of_a_tuple():

@@ -54,6 +54,15 @@ def test_no_remedy_saves_what_every_process_pays() -> None:
     assert (advised.text, advised.seconds) == (advice("n: %16 -> ==1"), 1.5)
 
 
+def test_a_call_that_raised_is_to_be_mended_and_nothing_else_helps_it() -> None:
+    tuning = Tuning(key="k", trials=(), pruned=0, winner=None, from_disk=False, wall_ns=1)
+    phases = (("process_init", 500_000_000), ("ttir", 1_500_000_000))
+    failed = cold_call(seconds=2.0, error="CompilationError", tuning=tuning, phases=phases)
+    (only,) = remedies([failed], top=10, ready=True)
+    assert only.text.startswith("Mend what raised CompilationError, or keep such calls from the kernel")
+    assert (only.seconds, only.kernels) == (1.5, (MATMUL,))
+
+
 def test_tuning_advises_keeping_the_winners_unless_they_came_from_disk() -> None:
     def call(from_disk: bool):
         tuning = Tuning(key="k", trials=(), pruned=0, winner="BLOCK: 64", from_disk=from_disk, wall_ns=1)

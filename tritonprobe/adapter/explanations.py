@@ -37,6 +37,13 @@ class Explanations:
             self._fault("reasons")
             return None
 
+    def raised(self, variant: Variant) -> None:
+        """The compile of `variant`, which was explained, raised."""
+        try:
+            self._memory.raised(variant)
+        except Exception:
+            self._fault("reasons")
+
     def explain_disk(self, call: OpenCall, variant: Variant) -> None:
         """A compile of a variant that this cache had before: which part of its key changed."""
         try:

@@ -129,6 +129,7 @@ class Phases:
             bucket, thread.bucket = thread.prewarming or thread.bucket or UNKNOWN_BUCKET, None
             depth = call.enter("lookup")
             call.look_up()
+            variant = None
             try:
                 variant = self._reasons.explain(call, site.name, jit, signature, constexprs, attrs, options)
                 call.key_parts = None
@@ -148,6 +149,8 @@ class Phases:
             except BaseException as error:
                 if ours:
                     call.error = type(error).__name__
+                if variant is not None:
+                    self._reasons.raised(variant)
                 raise
             finally:
                 call.leave(depth)

@@ -14,6 +14,9 @@ says one difference:
 ``option num_warps: 4 -> 8``    a compiler option
 ``new kernel``                  no variant of the kernel was seen
 ``same variant, other in-memory key``  options spelt out, another device, or a cleared cache
+``same variant, which raised before``  nothing was kept of the call before, so this one begins anew
+
+A variant that raised was never made: it is nobody's nearest.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from tritonprobe.model import ArgClass, Variant
 
 NEW_KERNEL = "new kernel"
 SAME_VARIANT = "same variant, other in-memory key"
+RAISED_BEFORE = "same variant, which raised before"
 MAX_LINES = 32
 """Differences listed for one variant; what is beyond is counted in a last line."""
 MAX_VALUE = 60
@@ -46,9 +50,11 @@ _SCALAR_VALUES = frozenset({"%16", "==1", "other", "unspecialised"})
 class _Seen:
     """A variant taken apart for comparing: every argument and option under the name it has in a reason."""
 
-    __slots__ = ("classes", "flat", "names")
+    __slots__ = ("classes", "flat", "made_before", "names", "raised")
 
     def __init__(self, variant: Variant) -> None:
+        self.raised = False  # when it was met last
+        self.made_before = False  # when it was met earlier
         self.classes: dict[str, ArgClass] = dict(variant.args)
         for name, value in variant.options:
             self.classes[intern(f"{_OPTION} {name}")] = ArgClass(_OPTION, value)
@@ -56,6 +62,11 @@ class _Seen:
         # Interned text compares by identity, many times faster than ArgClass: a call that finds its variant on the disk
         # takes a millisecond or two in all, and hundreds of variants may be there to compare with.
         self.flat = tuple(intern(f"{c.type}\0{c.value}") for c in self.classes.values())
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was made at any time, as far as was told."""
+        return self.made_before or not self.raised
 
     def distance(self, other: _Seen) -> int:
         """How many arguments and options differ."""
@@ -106,14 +117,24 @@ class VariantMemory:
         with self._lock:
             known = self._kernels.pop(variant.kernel, {})
             self._kernels[variant.kernel] = known
-            again = known.pop(variant, None) is not None
-            latest_first = () if again else tuple(reversed(known.values()))
+            before = known.pop(variant, None)
+            new.made_before = before is not None and before.exists
+            latest_first = () if before is not None else tuple(v for v in reversed(known.values()) if v.exists)
             known[variant] = new
             if len(known) > self._max_variants:
                 del known[next(iter(known))]
             if len(self._kernels) > self._max_kernels:
                 del self._kernels[next(iter(self._kernels))]
-        return (SAME_VARIANT,) if again else _reasons(new, latest_first)
+        if before is not None:
+            return (RAISED_BEFORE if before.raised else SAME_VARIANT,)
+        return _reasons(new, latest_first)
+
+    def raised(self, variant: Variant) -> None:
+        """`variant`, explained last, could not be made: nothing of it was kept."""
+        with self._lock:
+            seen = self._kernels.get(variant.kernel, {}).get(variant)
+            if seen is not None:
+                seen.raised = True
 
     def after_fork(self) -> None:
         """For a forked child, whose copy of the lock may be held by a thread that it does not have."""

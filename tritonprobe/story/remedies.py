@@ -18,6 +18,14 @@ _IN_ANY_CASE = _OF_THE_PROCESS | {"module_load"}
 _NS = 1e9
 
 
+def mend(error: str) -> str:
+    """The remedy for calls that raised `error`."""
+    return (
+        f"Mend what raised {error}, or keep such calls from the kernel: no cache and no prewarming helps a call that "
+        "raises (docs/runbooks/launch-errors.md)."
+    )
+
+
 def remedies(calls: Iterable[ColdCall], top: int, ready: bool) -> tuple[Remedy, ...]:
     """The `top` remedies for the cold calls of serving threads, the dearest first, each with what it may save.
 
@@ -37,6 +45,9 @@ def remedies(calls: Iterable[ColdCall], top: int, ready: bool) -> tuple[Remedy, 
 
 def _remedies(call: ColdCall, may_prewarm: bool) -> Iterator[tuple[str, int]]:
     """Each with the nanoseconds of `call` that it may save."""
+    if call.error is not None:
+        yield mend(call.error), _without(call, _OF_THE_PROCESS)
+        return
     if may_prewarm:
         saved = _without(call, _OF_THE_PROCESS)
         yield from ((text, saved) for text in advice_for(call.reasons))
