@@ -264,7 +264,7 @@ def test_a_tuner_that_is_yet_to_choose_finds_every_configuration_on_disk(
 def test_a_winner_of_another_device_is_not_taken_over(instrumented: Runtime, forget: Callable[..., Path]) -> None:
     configs = [triton.Config({"BLOCK": block}) for block in (64, 128)]
     tuner = triton.autotune(configs=configs, key=["n"])(fresh(kernels.add_kernel))
-    tuner[(1,)](X, X, X, 64)
+    (call,) = cold(lambda: tuner[(1,)](X, X, X, 64))
     census = recorded(instrumented)
     text = census.text().replace("compile-only:cuda:90", "cuda:90 (NVIDIA H200)")
     (old,) = census.environments
@@ -273,6 +273,7 @@ def test_a_winner_of_another_device_is_not_taken_over(instrumented: Runtime, for
     result = tritonprobe.prewarm(Census.parse(text.replace(old, new)))
     assert result.winners == 0
     assert "its winner was chosen on cuda:90 (NVIDIA H200)" in result.skipped[0].because
+    assert [f"no autotune winner yet for {skipped.key}" for skipped in result.skipped] == list(call.reasons[:1])
 
 
 def stale(census: Census, **change: Any) -> str:

@@ -23,6 +23,7 @@ from tritonprobe.adapter.environment import differences, environment_now
 from tritonprobe.adapter.homes import MAIN, home_of, home_of_main, is_file_of_main
 from tritonprobe.adapter.kernels import home_name_of, jit_function, name_of
 from tritonprobe.adapter.rewrite import CELLS
+from tritonprobe.adapter.variants import MAX_TEXT, text_of
 from tritonprobe.ledger.schema import WARMUPS
 from tritonprobe.living import in_modules, instances
 from tritonprobe.shapes.census import Census, Entry, Tuned
@@ -173,6 +174,13 @@ class Replay:
         """Whether its winner is one for this device."""
         recorded = self._census.environments.get(tuned.environment)
         return tuned.measured and recorded is not None and recorded.device == self.environment.device
+
+    def text_of_key(self, tuned: Tuned) -> str:
+        """As the reasons of cold calls have it: ``no autotune winner yet for ...``."""
+        try:
+            return text_of(decode(json.loads(tuned.key), self.resolve))
+        except Exception:  # a census may say anything, and a program's own types raise anything
+            return tuned.key[:MAX_TEXT]
 
     def chose(self, tuned: Tuned) -> None:
         """A tuner chose, while prewarming."""

@@ -174,11 +174,10 @@ def _run(
 
 
 def _print(result: Prewarmed) -> None:
-    because: dict[tuple[str, str], int] = {}
-    for skipped in result.skipped:
-        because[skipped.kernel, skipped.because] = because.get((skipped.kernel, skipped.because), 0) + 1
-    for (kernel, why), count in sorted(because.items()):
-        say(f"skipped {kernel}{f' ({count} times)' if count > 1 else ''}: {why}")
+    from tritonprobe.prewarming.skipped import told
+
+    for line in told(result.skipped):
+        say(line)
     more = f"; {result.configurations:,} for autotuners that are yet to choose" if result.configurations else ""
     coverage = "" if result.coverage is None else f"; {result.coverage:.1%} of the recorded launches are covered"
     say(f"{result.summary()}, {result.left_out:,} left out{more}{coverage}")

@@ -14,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tritonprobe.cli.group import Complaint
-from tritonprobe.prewarming.run import Skipped, Tuning
+from tritonprobe.prewarming.run import Tuning
+from tritonprobe.prewarming.skipped import Skipped
 from tritonprobe.proving.processes import Answer, MeasuringError, Request, Say, answer, ask
 from tritonprobe.shapes.census import Census, with_winners
 

@@ -5,6 +5,7 @@ compiled to another machine. Knows the adapter, never an exporter.
 """
 
 from tritonprobe.prewarming.plan import Plan, Task, make_plan
-from tritonprobe.prewarming.run import Prewarmed, Skipped, run
+from tritonprobe.prewarming.run import Prewarmed, run
+from tritonprobe.prewarming.skipped import Skipped
 
 __all__ = ["Plan", "Prewarmed", "Skipped", "Task", "make_plan", "run"]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tritonprobe.model import PrewarmOutcome
-from tritonprobe.prewarming.run import Prewarmed, Skipped
+from tritonprobe.prewarming.run import Prewarmed
+from tritonprobe.prewarming.skipped import Skipped
 from tritonprobe.shapes.census import Census, CensusError
 from tritonprobe.wording import counted
 

@@ -12,11 +12,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonprobe.prewarming.plan import Plan, Task, make_plan, untuned, winners
+from tritonprobe.prewarming.skipped import Skipped, told
 from tritonprobe.shapes.census import Census, Entry
 from tritonprobe.wording import counted
 
@@ -30,17 +31,9 @@ MAX_THREADS = 16
 GRACE_SECONDS = 10.0
 """What is under way at the deadline, or at Ctrl-C, gets to finish in."""
 MAX_SHOWN = 200
-"""Characters of an error, or of a key, in a reason."""
+"""Characters of an error in a reason."""
 Progress = Callable[[int, int, str], None]
 """Told of variants done, of all that are planned, and of the kernel that was done last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    kernel: str
-    because: str
-    winner: bool = False
-    """It is an autotuner's winner; else it is a variant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +138,8 @@ def run(
     result.undone = result.planned - result.replayed - result.there_before - result.variants_skipped
     result.coverage = coverage(census, plan, replay, run_.there)
     result.seconds = time.monotonic() - begin
-    for skipped in result.skipped:
-        log.info("tritonprobe: prewarm skipped %s: %s", skipped.kernel, skipped.because)
+    for line in told(result.skipped):
+        log.info("tritonprobe: prewarm %s", line)
     return result
 
 
@@ -225,8 +218,8 @@ class _Run:
                         self._replay.chose(tune(self._replay, census, tuned, pool))
                     self._result.winners += 1
             except Exception as error:
-                what = f"{tuned.kernel} (winner for {tuned.key[:MAX_SHOWN]})"
-                self._result.skipped.append(_skipped(what, error, winner=True))
+                skipped = _skipped(tuned.kernel, error)
+                self._result.skipped.append(replace(skipped, winner=True, key=self._replay.text_of_key(tuned)))
 
     def _one(self, entries: list[Entry]) -> list[bool]:
         loads_here = self._go_there is not None
@@ -285,14 +278,14 @@ def _ready_to_go(plan: Plan, replay: Replay, result: Prewarmed) -> Iterator[list
             yield good
 
 
-def _skipped(what: str, error: Exception, winner: bool = False) -> Skipped:
+def _skipped(kernel: str, error: Exception) -> Skipped:
     """Whatever comes of one entry, the others are replayed: a census is a file, and may say anything."""
     from tritonprobe.adapter.replay import Stale
 
     because = str(error)
     if not isinstance(error, Stale):
         because = f"{type(error).__name__}: {because.strip().partition(chr(10))[0][:MAX_SHOWN]}"
-    return Skipped(what, because, winner)
+    return Skipped(kernel, because)
 
 
 def _on_disk() -> Callable[[Entry], bool]:
