@@ -11,7 +11,8 @@ with compile_only("cuda:90"):          # Triton's real compiler and caches; laun
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator, ExitStack, contextmanager
+from types import TracebackType
 
 from tritonprobe.adapter.device import compile_only
 from tritonprobe.incidents import account
@@ -26,40 +27,62 @@ __all__ = ["capture_cold_calls", "compile_only", "no_cold_calls"]
 
 @contextmanager
 def capture_cold_calls() -> Iterator[list[ColdCall]]:
-    """A list that fills with the cold calls of watched kernels while the block runs, on every thread."""
+    """A list that fills with the cold calls of watched kernels while the block runs, on every thread.
+
+    Where nothing is watched yet, every kernel is for as long as the block lasts; if that cannot be, AssertionError.
+    ``TRITONPROBE_DEVICE`` stays in use afterwards: with another device what is hot now would be cold in the next block.
+    """
+    with _captured("capture_cold_calls()") as calls:
+        yield calls
+
+
+class no_cold_calls(ContextDecorator):  # noqa: N801  # it is called as its neighbours are
+    """Raises AssertionError at the end of the block if a kernel was cold in it, naming each and why.
+
+    What is watched meanwhile is what `capture_cold_calls` would watch.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[tuple[ExitStack, list[ColdCall]]] = []  # several where a function it decorates calls itself
+
+    def __enter__(self) -> None:
+        with ExitStack() as stack:
+            calls = stack.enter_context(_captured("no_cold_calls()"))
+            self._open.append((stack.pop_all(), calls))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        __tracebackhide__ = True  # pytest then shows the block, and none of our lines
+        stack, calls = self._open.pop()
+        stack.close()
+        if kind is None and calls:
+            raise AssertionError(
+                f"{counted(len(calls), 'cold call')} where none was allowed:\n" + "\n".join(map(_line, calls))
+            )
+
+
+def _line(call: ColdCall) -> str:
+    return plain(f"{call.kernel} {call.bucket}: {account(call)}")
+
+
+@contextmanager
+def _captured(who: str) -> Iterator[list[ColdCall]]:
     calls: list[ColdCall] = []
 
     def keep(event: Event) -> None:
         if isinstance(event, ColdCall):
             calls.append(event)
 
-    with current().bus.subscribed(keep):
-        yield calls
-
-
-@contextmanager
-def no_cold_calls() -> Iterator[None]:
-    """Raises AssertionError at the end of the block if a kernel was cold in it, naming each and why.
-
-    Where nothing is watched yet, every kernel is for as long as the block lasts; if that cannot be, it raises at once.
-    ``TRITONPROBE_DEVICE`` stays in use afterwards: with another device what is hot now would be cold in the next block.
-    """
-    adapter = current().adapter
-    watched = adapter.is_on
+    runtime = current()
+    watched = runtime.adapter.is_on
     if not watched:
         instrument()
-        if not adapter.is_on:
-            raise AssertionError(
-                "no_cold_calls() would see nothing: tritonprobe is switched off (TRITONPROBE_DISABLED?)"
-            )
+        if not runtime.adapter.is_on:
+            raise AssertionError(f"{who} would see nothing: tritonprobe is switched off (TRITONPROBE_DISABLED?)")
     try:
-        with capture_cold_calls() as calls:
-            yield
+        with runtime.bus.subscribed(keep):
+            yield calls
     finally:
         if not watched:
             stop_watching(keep_device=True)
-    if calls:
-        lines = [f"{call.kernel} {call.bucket}: {account(call)}" for call in calls]
-        raise AssertionError(
-            f"{counted(len(calls), 'cold call')} where none was allowed:\n" + "\n".join(map(plain, lines))
-        )

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from triton.compiler.errors import CompilationError
 
 import tritonprobe
@@ -30,7 +31,7 @@ from tritonprobe.incidents import ColdAfterReady
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.census import Census
-from tritonprobe.testing import compile_only, no_cold_calls
+from tritonprobe.testing import capture_cold_calls, compile_only, no_cold_calls
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[2]
@@ -414,9 +415,59 @@ def test_an_instrumented_program_has_the_device_outside_of_the_gate_too(
     run_tests(pytester, monkeypatch, program).assert_outcomes(passed=5)
 
 
-def test_the_gate_is_not_open_where_nothing_can_be_watched() -> None:
-    code = "from tritonprobe.testing import no_cold_calls\nwith no_cold_calls(): pass"
+def test_a_block_that_was_cold_is_shown_without_our_lines(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITONPROBE_DEVICE", "compile-only:cuda:90")
+    program = (
+        "import torch\n"
+        "from tests.adapter.kernels import add_kernel\n"
+        "from tritonprobe.testing import no_cold_calls\n"
+        "X = torch.empty(64)\n"
+        "def test_cold():\n"
+        "    with no_cold_calls():\n"
+        "        add_kernel[(1,)](X, X, X, 64, BLOCK=64)\n"
+    )
+    result = run_tests(pytester, monkeypatch, program)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([">*with no_cold_calls():", "E*add_kernel n<=64: *", "test_gate.py:6: *"])
+    result.stdout.no_fnmatch_line("*testing.py*")
+    result.stdout.no_fnmatch_line("*contextlib.py*")
+
+
+def test_cold_calls_are_captured_where_nothing_was_watched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, add: Any
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(runtime_module, "_current", Runtime(Settings()))
+    plain = triton.JITFunction.run
+    with compile_only("cuda:90"):
+        with capture_cold_calls() as calls:
+            add(X, X, X, 64)
+        assert [call.reasons for call in calls] == [("new kernel",)]
+        assert triton.JITFunction.run is plain
+        add(X, X, X, 63)
+    assert len(calls) == 1
+
+
+def test_a_function_may_be_a_gate_and_call_itself(served: Callable[..., Runtime], add: Any) -> None:
+    served()
+
+    @no_cold_calls()
+    def launch(*sizes: int) -> None:
+        for size in sizes[:1]:
+            launch(*sizes[1:])
+            add(X, X, X, size)
+
+    with pytest.raises(AssertionError, match=r"^1 cold call where none was allowed:\n"):
+        launch(64, 64)
+    launch(64, 64)
+
+
+@pytest.mark.parametrize("gate", ["no_cold_calls", "capture_cold_calls"])
+def test_a_gate_is_not_open_where_nothing_can_be_watched(gate: str) -> None:
+    code = f"from tritonprobe.testing import {gate}\nwith {gate}(): pass"
     environment = {**os.environ, "TRITONPROBE_DISABLED": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "no_cold_calls() would see nothing" in done.stderr
+    assert f"{gate}() would see nothing" in done.stderr
