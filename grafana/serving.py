@@ -277,11 +277,12 @@ def cold_calls() -> list[Panel]:
             Target(quantile(0.99, schema.COLD_CALL_SECONDS, window=RANGE, by=("tier",)), "P99"),
             Target(quantile(0.5, schema.COLD_CALL_SECONDS, window=RANGE, by=("tier",)), "P50"),
             Target(f"{counted(schema.COLD_CALL_SECONDS, ('tier',), window=RANGE, part='count')} > 0", "calls"),
+            Target(f"{counted(schema.COLD_RAISED, ('tier',), window=RANGE)} > 0", "raised"),
             labels={"tier": "tier"},
             unit="s",
             empty="-",
             size=(8, 9),
-            overrides=[override("calls", unit="short", decimals=0)],
+            overrides=[override(name, unit="short", decimals=0) for name in ("calls", "raised")],
         ),
     ]
 

@@ -31,6 +31,7 @@ from tritonprobe.incidents import ColdAfterReady
 from tritonprobe.runtime import Runtime
 from tritonprobe.settings import Settings
 from tritonprobe.shapes.census import Census
+from tritonprobe.story import tell, to_json
 from tritonprobe.testing import capture_cold_calls, compile_only, no_cold_calls
 
 pytest_plugins = ["pytester"]
@@ -231,6 +232,23 @@ def test_the_line_of_a_cold_call_that_raised_says_so_and_why_it_was_cold_again(
         "same variant, which raised before; raised CompileTimeAssertionFailure",
         "same variant, which raised before; raised CompileTimeAssertionFailure",
     ]
+
+
+def test_the_report_of_a_kernel_that_never_compiled_says_that_it_did_not(served: Callable[..., Runtime]) -> None:
+    runtime = served()
+    kernel = fresh(kernels.asserting_kernel)
+    tritonprobe.ready()
+    for _ in range(2):
+        with pytest.raises(CompilationError):
+            kernel[(1,)](X, 3, BLOCK=64)
+    source = Source(runtime, report=lambda: to_json(tell(runtime)))
+    page = respond("/report", "text/plain", source).body.decode()
+    assert "so far: 2 cold calls, 2 after ready; 2 raised\n" in page
+    assert "because same variant, which raised before; raised CompileTimeAssertionFailure\n" in page
+    remedies = page.partition("what would make it stop")[2].partition("\n\n")[0]
+    assert "Mend what raised CompileTimeAssertionFailure" in remedies
+    assert "Prewarm" not in remedies
+    assert "TRITON_CACHE_DIR" not in remedies
 
 
 def test_the_gate_says_that_a_cold_call_raised(served: Callable[..., Runtime]) -> None:

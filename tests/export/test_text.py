@@ -60,6 +60,15 @@ def test_a_cold_and_a_warm_run_stand_side_by_side(cold: Run, warm: Run) -> None:
     ]  # fmt: skip
 
 
+def test_a_cold_call_that_raised_is_not_said_to_be_compiled() -> None:
+    history = busy()
+    for tier in ("compile", "compile", "remote"):
+        history.ledger.observe(schema.COLD_CALL_SECONDS, (tier,), 0.5)
+        history.ledger.add(schema.COLD_RAISED, (tier,))
+    lines = screen(Run("now", tell(history))).splitlines()
+    assert "now: 5 cold calls, 2 after ready; 1 loaded from disk, 1 compiled, 3 raised" in lines
+
+
 def test_what_is_not_measured_is_said(cold: Run) -> None:
     text = screen(cold)
     assert "not measured  GPU times, and what a GPU adds to" in text

@@ -118,6 +118,7 @@ class Server:
         ledger.add(schema.FALLBACKS, ("shop.matmul", "M<=32", "unsupported_dtype"))
         ledger.add(schema.FALLBACKS, ("shop.matmul", "M<=32", "out_of_resources"))
         self.bus.publish(LaunchError(MATMUL, "OutOfResources", "launch"))
+        ledger.add(schema.COLD_RAISED, ("compile",))
         ledger.add(schema.LOOKUPS_FAILED, (MATMUL, "M<=32"))
         ledger.add(schema.ERRORS, ("requests",))
         ledger.add(schema.SPANS_DROPPED, ("link",), 7)

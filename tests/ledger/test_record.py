@@ -79,6 +79,19 @@ def test_phases_add_up_to_the_wall_time() -> None:
     assert recorded.observed(schema.COLD_CALL_SECONDS) == {("compile",): (2, sum(seconds.values()))}
 
 
+def test_cold_calls_that_raised_are_counted_apart_as_well() -> None:
+    recorded = Recorded()
+    recorded.bus.publish(cold_call())
+    for _ in range(2):
+        recorded.bus.publish(cold_call(error="CompilationError", lookups=()))
+    recorded.bus.publish(cold_call(error="RuntimeError", tier="disk"))
+    assert recorded.values(schema.COLD_RAISED) == {("compile",): 2, ("disk",): 1}
+    assert {labels: n for labels, (n, _) in recorded.observed(schema.COLD_CALL_SECONDS).items()} == {
+        ("compile",): 3,
+        ("disk",): 1,
+    }
+
+
 def test_a_phase_without_time_makes_no_series() -> None:
     recorded = Recorded()
     recorded.bus.publish(cold_call(phases=(("frontend", 40 * MS), ("other", 0))))

@@ -23,6 +23,14 @@ def test_totals_come_from_the_ledger() -> None:
     assert (story.version, story.triton) == ("0.1", "3.6.0")
 
 
+def test_cold_calls_that_raised_are_told_apart() -> None:
+    history = busy()
+    history.ledger.observe(schema.COLD_CALL_SECONDS, ("compile",), 0.5)
+    history.ledger.add(schema.COLD_RAISED, ("compile",))
+    found = {t.tier: (t.calls, t.raised) for t in tell(history).tiers}
+    assert found == {"memory": (0, 0), "disk": (1, 0), "remote": (0, 0), "compile": (2, 1)}
+
+
 def test_phases_stand_in_the_order_of_the_model_and_unknown_stages_last() -> None:
     assert [(p.phase, p.seconds) for p in tell(busy()).phases] == [
         ("frontend", 1.0),

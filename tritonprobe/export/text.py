@@ -37,7 +37,7 @@ FOUND = {
     "remote": "loaded from the remote cache",
     "compile": "compiled",
 }
-"""What happened to cold calls, by the dearest tier each one reached."""
+"""What happened to cold calls that came to an end, by the dearest tier each one reached."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -184,7 +184,10 @@ def _bar(share: float, length: int, ascii_only: bool) -> str:
 def _calls(story: Story) -> str:
     calls = counted(story.cold_calls, "cold call")
     after = "" if story.after_ready is None else f", {story.after_ready} after ready"
-    found = [f"{total.calls} {FOUND[total.tier]}" for total in story.tiers if total.calls]
+    found = [f"{done} {FOUND[total.tier]}" for total in story.tiers if (done := total.calls - total.raised) > 0]
+    raised = sum(total.raised for total in story.tiers)
+    if raised:
+        found.append(f"{raised} raised")
     return calls + after + (f"; {', '.join(found)}" if found else "")
 
 

@@ -58,6 +58,9 @@ class Recorder:
         with self._part():
             self._ledger.observe(schema.COLD_CALL_SECONDS, (call.tier,), call.wall_ns / _NS, self._exemplar_of(call))
         with self._part():
+            if call.error is not None:
+                self._ledger.add(schema.COLD_RAISED, (call.tier,))
+        with self._part():
             if not call.after_ready:
                 self._ledger.add(schema.BEFORE_READY, ("prewarm" if call.kind == "prewarm" else "start",))
             elif not call.background:

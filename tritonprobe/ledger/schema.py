@@ -118,6 +118,13 @@ COLD_CALL_SECONDS = Metric(
     bounds=COLD_BOUNDS,
     created=_enum(TIERS),
 )
+COLD_RAISED = Metric(
+    "cold_calls_raised_total",
+    "counter",
+    "Cold calls that raised, by the dearest tier each one reached; they are in `cold_call_seconds` as well.",
+    ("tier",),
+    created=_enum(TIERS),
+)
 COLD_IN_PROGRESS = Metric(
     "cold_call_start_timestamp_seconds",
     "gauge",
@@ -310,6 +317,7 @@ METRICS: tuple[Metric, ...] = (
     LOOKUPS,
     LOOKUPS_FAILED,
     COLD_SECONDS,
+    COLD_RAISED,  # before all cold calls, so that no reader finds more of these
     COLD_CALL_SECONDS,
     RECOMPILES,
     VARIANTS,

@@ -110,7 +110,8 @@ def _tiers(sums: _Sums) -> tuple[TierTotal, ...]:
     calls = sums.observations(schema.COLD_CALL_SECONDS)
     seconds = sums.by(schema.COLD_CALL_SECONDS, "tier")
     lookups = sums.by(schema.LOOKUPS, "tier")
-    return tuple(TierTotal(t, calls.get((t,), 0), seconds[(t,)], int(lookups[(t,)])) for t in TIERS)
+    raised = sums.by(schema.COLD_RAISED, "tier")
+    return tuple(TierTotal(t, calls.get((t,), 0), seconds[(t,)], int(lookups[(t,)]), int(raised[(t,)])) for t in TIERS)
 
 
 def _phases(sums: _Sums) -> tuple[PhaseTotal, ...]:

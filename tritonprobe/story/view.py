@@ -12,13 +12,15 @@ from tritonprobe.wording import unit_of
 class TierTotal:
     """Cold calls whose dearest lookup ended in ``tier``, their wall time, and all lookups that ended there.
 
-    A hot launch is a lookup in memory and no cold call; an autotuned call looks up many variants.
+    A hot launch is a lookup in memory and no cold call; an autotuned call looks up many variants. ``raised`` of the
+    calls raised.
     """
 
     tier: str
     calls: int
     seconds: float
     lookups: int
+    raised: int
 
 
 @dataclass(frozen=True, slots=True)
