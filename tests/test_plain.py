@@ -13,7 +13,7 @@ from tests.story.stories import History, busy, cold_call
 from tritonprobe.adapter.engines.host import log as engine_log
 from tritonprobe.export import exposition
 from tritonprobe.export.text import Run, console, show
-from tritonprobe.incidents import ColdAfterReady, Incidents
+from tritonprobe.incidents import ColdAfterReady, Incidents, OpFailures
 from tritonprobe.ledger import MemoryLedger, schema
 from tritonprobe.plain import all_plain, plain
 from tritonprobe.story import tell
@@ -32,6 +32,26 @@ def test_a_terminal_obeys_nothing_of_it(text: str) -> None:
 def test_what_is_printable_stays_as_it_is() -> None:
     assert plain("ein Größenfaktor: 3 µs, 漢字, [bold]") == "ein Größenfaktor: 3 µs, 漢字, [bold]"
     assert plain(EVIL) == PLAIN
+
+
+def test_the_exception_of_an_op_keeps_its_lines_and_a_terminal_obeys_none_of_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    try:
+        raise ValueError("here \x1b[31m\nand there")
+    except ValueError as error:
+        OpFailures().happened(EVIL, "compile_error", error)
+    first, *rest = caplog.text.rstrip().splitlines()
+    assert f"op {PLAIN} failed (compile_error)" in first
+    assert rest[0] == "Traceback (most recent call last):"
+    assert rest[-2:] == ["ValueError: here \\x1b[31m", "and there"]
+    assert all(record.exc_info is None for record in caplog.records), "its frames would hold tensors"
+
+
+def test_the_exception_of_an_op_is_a_warning_for_those_who_want_to_hear_them(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, logger="tritonprobe"):
+        OpFailures().happened("shop.matmul", "compile_error", ValueError())
+    assert caplog.records == []
 
 
 def test_a_story_is_made_plain_to_its_last_text() -> None:

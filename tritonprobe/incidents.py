@@ -52,11 +52,13 @@ class OpFailures:
     def happened(self, op: str, reason: FallbackReason, error: Exception) -> None:
         """The first of each op and reason is logged with its traceback, up to `LINES`; all are counted."""
         key = (op, reason)
-        if key in self._said or len(self._said) >= LINES:
+        if key in self._said or len(self._said) >= LINES or not log.isEnabledFor(logging.WARNING):
             return
         self._said.add(key)
         line = (
             f"op {plain(op)} failed ({reason}), and its fallback answered; later ones of this reason are only counted"
         )
-        # As text: a record that somebody keeps would keep the exception, its frames and the tensors in them.
-        log.warning("tritonprobe: %s\n%s", line, "".join(traceback.format_exception(error)).rstrip())
+        record = log.makeRecord(log.name, logging.WARNING, __file__, 0, "tritonprobe: %s", (line,), None)
+        # Its text alone: a record that somebody keeps would keep the exception, its frames and the tensors in them.
+        record.exc_text = "\n".join(map(plain, "".join(traceback.format_exception(error)).rstrip().split("\n")))
+        log.handle(record)
