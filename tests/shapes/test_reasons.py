@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tritonprobe.model import ArgClass, Variant
@@ -247,7 +247,11 @@ def differences(a: Variant, b: Variant) -> int:
     return sum(left.get(name) != right.get(name) for name in left.keys() | right.keys())
 
 
+FOUR = (("num_warps", "4"), ("num_stages", "4"))
+
+
 @given(variants, st.lists(variants, min_size=1, max_size=8))
+@example(Variant("k", (), FOUR[::-1]), [Variant("k", (), FOUR), Variant("k", (), FOUR[:1])])  # in another order
 def test_there_is_one_line_for_each_difference_from_the_nearest(new, seen):
     lines = reasons(new, seen)
     fewest = min(differences(new, old) for old in seen)

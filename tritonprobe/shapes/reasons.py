@@ -145,13 +145,13 @@ def _reasons(new: _Seen, latest_first: Iterable[_Seen]) -> tuple[str, ...]:
     nearest: _Seen | None = None
     fewest = 0
     for old in latest_first:
+        if fewest == 1 and old.names == new.names:
+            continue  # no nearer: the same names with the same classes would have been the same variant
         distance = new.distance(old)
         if distance == 0:
             return (SAME_VARIANT,)
         if nearest is None or distance < fewest:
             nearest, fewest = old, distance
-        if fewest == 1:
-            break
     if nearest is None:
         return (NEW_KERNEL,)
     names = (*new.names, *(name for name in nearest.names if name not in new.classes))
