@@ -8,8 +8,8 @@ stop being noise; nor are the driver's own copies and fills, for they are no ker
 between is in it. As Triton's own benchmark does, it overwrites the L2 cache before each call.
 
 The time of a short kernel in one series of such calls, however long, is off by some nanoseconds, and in the next series
-by others; calls in a row between two series are what makes the difference anew. So several series are measured. (Found
-on an H200, where the scatter of ten benchmarks fell by half; the hardware's reason is not known to us.)
+by others; calls in a row between two series are what makes the difference anew. So several series are measured. (Seen
+on an H200; the hardware's reason is not known to us.)
 """
 
 from __future__ import annotations
