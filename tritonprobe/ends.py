@@ -1,4 +1,4 @@
-"""What a process does last, be it one of multiprocessing's. Knows nothing else of tritonprobe.
+"""What a process does last, be it one of multiprocessing's.
 
 `atexit` alone would miss those that multiprocessing forked, by itself or by its fork server: they run its finalizers,
 and then end by ``os._exit``. And what finalizers there are it forgets in a child before that begins its work.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from tritonprobe.forks import tell_in_child
 
 log = logging.getLogger("tritonprobe")
 
@@ -31,6 +32,7 @@ class _Multiprocessing:
 
     def __init__(self) -> None:
         self._is_told = False
+        tell_in_child(self)
 
     def tell(self) -> None:
         util: Any = sys.modules.get("multiprocessing.util")
@@ -45,9 +47,12 @@ class _Multiprocessing:
         """Also called by multiprocessing, in a child that begins its work."""
         sys.modules["multiprocessing.util"].Finalize(None, _end, exitpriority=0)
 
+    def after_fork(self) -> None:
+        """For a forked child: it may be multiprocessing's, of which its parent had not heard."""
+        self.tell()
+
 
 _multiprocessing = _Multiprocessing()
-os.register_at_fork(after_in_child=_multiprocessing.tell)
 
 
 def _end() -> None:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -186,10 +186,8 @@ def main() -> int:
             traffic.tokens_per_second()
         cores = os.sched_getaffinity(0)
         until = time.monotonic() + options.seconds
-        for number in count():
-            if time.monotonic() > until:
-                break
-            if number % CALM == 0:
+        while time.monotonic() < until:
+            if len(rounds[taking_turns[0]]) % CALM == 0:
                 stay_on_one_core(served.native_id, cores)
             for state in draw.sample(taking_turns, len(taking_turns)):
                 states.enter(state)

@@ -189,9 +189,7 @@ def test_a_cold_call_is_written_soon_and_a_request_is_not(tmp_path: Path, monkey
     kept.write()
     assert list(tmp_path.glob("census-*")) == []
     kept.note(cold_call())
-    deadline = time.monotonic() + 10
-    while not list(tmp_path.glob("census-*.json")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for_one(tmp_path)
     (file,) = tmp_path.glob("census-*.json")
     assert Census.load(file) == census_of("add")
     assert file.stat().st_mode & 0o777 == 0o600  # as the ledgers beside it
@@ -199,6 +197,24 @@ def test_a_cold_call_is_written_soon_and_a_request_is_not(tmp_path: Path, monkey
     kept.write()
     assert file.stat().st_mtime_ns == before  # there already
     assert faults == []
+
+
+def wait_for_one(directory: Path) -> None:
+    deadline = time.monotonic() + 10
+    while not list(directory.glob("census-*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def fail(part: str) -> None:
+    raise AssertionError(part)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[CensusKeeper, list[Census]]:
+    """A keeper that writes once a minute, and a list with the census that there is now."""
+    monkeypatch.setattr(keeper, "SOON", 60)
+    now = [census_of("add")]
+    return CensusKeeper(FileLedger(tmp_path), lambda: now[0], fail), now
 
 
 def ended(work: Callable[[], object]) -> None:
@@ -209,48 +225,37 @@ def ended(work: Callable[[], object]) -> None:
     assert child.exitcode == 0
 
 
-def test_a_child_that_ends_at_once_leaves_what_it_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "SOON", 60)
-    kept = CensusKeeper(FileLedger(tmp_path), lambda: census_of("add"), fail)
+def test_a_child_that_ends_at_once_leaves_what_it_met(tmp_path: Path, slow: tuple[CensusKeeper, list[Census]]) -> None:
+    kept, _ = slow
     ended(lambda: kept.note(cold_call()))
     assert collect(tmp_path) == census_of("add")
 
 
-def test_a_child_of_hot_launches_counts_what_its_parent_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "SOON", 60)
-    now = [census_of("add")]
-    kept = CensusKeeper(FileLedger(tmp_path), lambda: now[0], fail)
+def test_a_child_of_hot_launches_counts_what_its_parent_met(
+    tmp_path: Path, slow: tuple[CensusKeeper, list[Census]]
+) -> None:
+    kept, now = slow
     kept.note(cold_call())
     kept.write()
-
-    def launch() -> None:
-        now[0] = Census.of(launches={("add", "n<=64"): 7})
-
-    ended(launch)
-    assert collect(tmp_path) == merge(census_of("add"), Census.of(launches={("add", "n<=64"): 7}))
+    launched = Census.of(launches={("add", "n<=64"): 7})
+    ended(lambda: now.__setitem__(0, launched))
+    assert collect(tmp_path) == merge(census_of("add"), launched)
 
 
-def test_a_child_that_launches_nothing_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "SOON", 60)
-    now = [census_of("add")]
-    kept = CensusKeeper(FileLedger(tmp_path), lambda: now[0], fail)
+def test_a_child_that_launches_nothing_leaves_no_file(tmp_path: Path, slow: tuple[CensusKeeper, list[Census]]) -> None:
+    kept, now = slow
     kept.note(cold_call())
     kept.write()
     ended(lambda: now.__setitem__(0, Census()))
     assert len(list(tmp_path.glob("census-*"))) == 1
 
 
-def fail(part: str) -> None:
-    raise AssertionError(part)
-
-
-def test_the_first_of_many_cold_calls_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_many_cold_calls_is_written_at_once(
+    tmp_path: Path, slow: tuple[CensusKeeper, list[Census]]
+) -> None:
     """So that a worker which is terminated within its first second leaves it."""
-    monkeypatch.setattr(keeper, "SOON", 60)
-    kept = CensusKeeper(FileLedger(tmp_path), lambda: census_of("add"), fail)
+    kept, _ = slow
     for _ in range(3):
         kept.note(cold_call())
-    deadline = time.monotonic() + 10
-    while not list(tmp_path.glob("census-*.json")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for_one(tmp_path)
     assert collect(tmp_path) == census_of("add")

@@ -232,10 +232,12 @@ class CensusRecorder:
         """With its trials only up to half of the bound: without them a server can still take it over."""
         known = self._tunings.get(tuned.identity)
         before = 0 if known is None else _size(known)
-        if _size(tuned) > before and tuned.trials and self._bytes + _size(tuned) - before > MAX_BYTES // 2:
+        grown = _size(tuned) - before
+        if grown > 0 and tuned.trials and self._bytes + grown > MAX_BYTES // 2:
             tuned = replace(tuned, trials=())
             self._drop("trials")
-        if _size(tuned) > before and not self._room(_size(tuned) - before):
+            grown = _size(tuned) - before
+        if grown > 0 and not self._room(grown):
             self._drop("tunings")
             return
         self._tunings[tuned.identity] = tuned

@@ -47,12 +47,12 @@ class Watched:
 class _Fixed(tuple[Any, ...]):
     """A grid without a function: hooks of the program find it among their arguments, and read it as the tuple it is."""
 
+    _watched: Watched
+
     def __new__(cls, grid: Any, watched: Watched) -> _Fixed:
         made = super().__new__(cls, grid)
         made._watched = watched
         return made
-
-    _watched: Watched
 
     def __call__(self, _arguments: Any) -> tuple[Any, ...]:
         if self._watched._grid is None:

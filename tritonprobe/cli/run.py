@@ -185,7 +185,7 @@ def _say_if_unwritten(target: Path | None) -> None:
 
 def _record(directory: Path, target: Path) -> None:
     found = collect(directory)
-    if not (found.entries or found.tunings or found.launches):
+    if found.is_of_nothing:
         _say_if_unwritten(target)
         return
     try:

@@ -74,7 +74,7 @@ class CensusKeeper:
                 return  # without its ledger beside it, a census would be taken for a dead process's
             with self._lock:
                 census = self._census()
-                if not (census.entries or census.launches or self._written):
+                if census.is_of_nothing and self._written is None:
                     return  # a child that has launched nothing
                 digest = hashlib.sha256()
                 for piece in pieces(census):

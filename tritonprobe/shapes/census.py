@@ -141,6 +141,11 @@ class Census:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """What a bound turned away, or could not be written down, by what it was."""
 
+    @property
+    def is_of_nothing(self) -> bool:
+        """Whether nothing was launched or tuned: environments, and what was turned away, alone are worth no file."""
+        return not (self.entries or self.tunings or self.launches)
+
     @classmethod
     def of(
         cls,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-_OP_VALUES = "the values of ops are their fallbacks'"
-
 
 def measured(device: str) -> tuple[str, ...]:
     """What the numbers of `device` are worth."""
@@ -22,7 +20,8 @@ def absent(device: str, has_ops: bool) -> tuple[str, ...]:
     if device.startswith("compile-only"):
         return (
             "GPU times, and what a GPU adds to launcher_build, module_load, autotune and first_launch",
-            f"launches do nothing here, and {_OP_VALUES if has_ops else 'kernels write nothing'}",
+            "launches do nothing here, and "
+            + ("the values of ops are their fallbacks'" if has_ops else "kernels write nothing"),
         )
     if device == "interpreter":
         return ("compiles and caches: Triton's interpreter runs kernels in Python",)
